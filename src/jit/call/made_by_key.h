@@ -35,7 +35,7 @@ inline std::string as_key(std::string key, std::initializer_list<const std::vect
 template <class Value>
 class MadeByKey {
  public:
-  // Two threads may make one at the same time; the first that is done is kept.
+  // make() has the GIL. Two threads may make one at the same time; the first that is done is kept.
   template <class Make>
   Value get(const std::string& key, Make&& make) {
     {
@@ -43,6 +43,7 @@ class MadeByKey {
       const auto found = made_.find(key);
       if (found != made_.end()) return found->second;
     }
+    const pybind11::gil_scoped_acquire gil;
     const Value made = make();
     const std::lock_guard<std::mutex> lock(mutex_);
     return made_.emplace(key, made).first->second;

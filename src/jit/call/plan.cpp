@@ -57,6 +57,15 @@ void Words::put_raw(const at::Tensor& tensor) {
   }
 }
 
+void Launcher::operator()(Kernel kernel, int64_t blocks, int64_t blocks_y, int64_t threads,
+                          int64_t threads_y, bool early) const {
+  LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
+                    {static_cast<uint32_t>(threads), static_cast<uint32_t>(threads_y), 1}};
+  shape.early = early;
+  void* arguments[] = {plan_.data()};
+  gpu_code().launch_kernel(kernel, device_, shape, stream_, arguments);
+}
+
 void Layout::add_inputs(const Signature& kernel, const Arguments& arguments, const Types& types,
                         c10::SmallVector<const Tensor*, 4> raw,
                         c10::function_ref<void(size_t k, const Tensor& tensor)> walk) {

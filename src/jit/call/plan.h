@@ -9,6 +9,7 @@
 #include <string>
 
 #include "jit/call/signature.h"
+#include "jit/gpu_code.h"
 
 namespace torch_ops::jit {
 
@@ -30,6 +31,21 @@ class Words {
 
  private:
   c10::SmallVector<int64_t, 64> words_;
+};
+
+// Launches kernels that get one plan.
+class Launcher {
+ public:
+  Launcher(c10::Device device, Words& plan)
+      : device_(device.index()), stream_(current_stream(device_)), plan_(plan) {}
+  // `early`: see LaunchShape.
+  void operator()(Kernel kernel, int64_t blocks, int64_t blocks_y, int64_t threads,
+                  int64_t threads_y = 1, bool early = false) const;
+
+ private:
+  c10::DeviceIndex device_;
+  void* stream_;
+  Words& plan_;
 };
 
 // How a call's parameters lie in memory.

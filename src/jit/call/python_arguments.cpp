@@ -13,6 +13,18 @@ namespace py = pybind11;
 
 namespace {
 
+// Of torch; None for Undefined.
+py::tuple dtypes_of(at::ArrayRef<ScalarType> types) {
+  py::tuple dtypes(types.size());
+  for (size_t k = 0; k < types.size(); ++k) {
+    PyObject* const dtype = types[k] == ScalarType::Undefined
+                                ? Py_None
+                                : reinterpret_cast<PyObject*>(torch::getTHPDtype(types[k]));
+    dtypes[k] = py::reinterpret_borrow<py::object>(dtype);
+  }
+  return dtypes;
+}
+
 // Of a class of its own, except nested ones, which kernels refuse.
 bool is_subclass(PyObject* value) {
   return !THPVariable_CheckTypeExact(Py_TYPE(value)) && THPVariable_Check(value) &&
@@ -165,28 +177,15 @@ py::tuple output_dtypes(const Signature& kernel, const std::vector<Tensor>& tens
   return dtypes_of(resolve_types(kernel, arguments, {}).out);
 }
 
-py::tuple dtypes_of(at::ArrayRef<ScalarType> types) {
-  py::tuple dtypes(types.size());
-  for (size_t k = 0; k < types.size(); ++k) {
-    PyObject* const dtype = types[k] == ScalarType::Undefined
-                                ? Py_None
-                                : reinterpret_cast<PyObject*>(torch::getTHPDtype(types[k]));
-    dtypes[k] = py::reinterpret_borrow<py::object>(dtype);
-  }
-  return dtypes;
-}
-
-py::object Compiled::device_of(c10::Device device) {
-  if (device.is_cpu()) return py::none();
-  return py::int_(int{device.index()});
-}
-
-py::tuple Compiled::ranks_of(at::ArrayRef<int8_t> ranks) {
-  py::tuple pairs(ranks.size());
+py::tuple facts_of(c10::Device device, const Layout& layout) {
+  std::optional<int> number;
+  if (device.is_cuda()) number = device.index();
+  const auto& ranks = layout.raw_ranks;
+  py::tuple raw(ranks.size());  // each with whether its memory is contiguous
   for (size_t k = 0; k < ranks.size(); ++k) {
-    pairs[k] = py::make_tuple(ranks[k] < 0 ? -1 - ranks[k] : ranks[k], ranks[k] >= 0);
+    raw[k] = py::make_tuple(ranks[k] < 0 ? -1 - ranks[k] : ranks[k], ranks[k] >= 0);
   }
-  return pairs;
+  return py::make_tuple(number, dtypes_of(layout.stored), dtypes_of(layout.computed), raw);
 }
 
 }  // namespace torch_ops::jit

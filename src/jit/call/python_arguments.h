@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 
+#include "jit/call/made_by_key.h"
 #include "jit/call/plan.h"
 #include "jit/call/signature.h"
 
@@ -58,29 +59,34 @@ pybind11::object as_result(const std::vector<Tensor>& tensors);
 // parameters.
 pybind11::tuple output_dtypes(const Signature& kernel, const std::vector<Tensor>& tensors,
                               const pybind11::list& numbers, const std::vector<int64_t>& positions);
-// Of torch; None for Undefined.
-pybind11::tuple dtypes_of(at::ArrayRef<ScalarType> types);
 
-// Has Python compile code for a form of call. `more` is what the form has beyond the layout: the
-// fields of its class in torch_ops/jit/generation/, in their order.
-class Compiled {
- public:
-  template <class... More>
-  Compiled(const pybind11::object& compile, c10::Device device, const Layout& layout,
-           const More&... more)
-      : made_(compile(device_of(device), dtypes_of(layout.stored), dtypes_of(layout.computed),
-                      ranks_of(layout.raw_ranks), more...)) {}
+// What Python returns of code that it has compiled.
+struct Compiled {
+  pybind11::tuple made;
 
   const void* function(size_t k) const { return reinterpret_cast<const void*>(number(k)); }
-  int64_t number(size_t k) const { return made_[k].cast<int64_t>(); }
-
- private:
-  // Its number, None for the CPU.
-  static pybind11::object device_of(c10::Device device);
-  // Of raw parameters: each with whether its memory is contiguous.
-  static pybind11::tuple ranks_of(at::ArrayRef<int8_t> ranks);
-
-  pybind11::tuple made_;
+  int64_t number(size_t k) const { return made[k].cast<int64_t>(); }
 };
+// What every form of call begins with, as Python gets it.
+pybind11::tuple facts_of(c10::Device device, const Layout& layout);
+
+inline void add_to_key(std::string& key, const std::string& text) { key += text; }
+inline void add_to_key(std::string& key, int64_t number) {
+  key.push_back(static_cast<char>(number));
+}
+inline void add_to_key(std::string& key, at::IntArrayRef numbers) {
+  for (const int64_t number : numbers) add_to_key(key, number);
+}
+
+// The code for a form of call; Python compiles it when it is first asked for. `more` is what the
+// form has beyond the layout: the fields of its class in torch_ops/jit/generation/, in their order.
+template <class Code, class Read, class... More>
+Code find_code(MadeByKey<Code>& codes, const FromPython& compile, c10::Device device,
+               const Layout& layout, const Read& read, const More&... more) {
+  std::string key = layout.key(device);
+  (add_to_key(key, more), ...);
+  return codes.get(key,
+                   [&] { return read(Compiled{compile(*facts_of(device, layout), more...)}); });
+}
 
 }  // namespace torch_ops::jit

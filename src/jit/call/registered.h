@@ -86,11 +86,12 @@ auto call_op(const Kernel& kernel, const OpInputs& inputs, const More&... more) 
   return kernel.op->call(inputs.tensors, inputs.numbers, inputs.positions, more...);
 }
 
-// Registers a kernel's op and finds it. implement(impl) calls the Implementer for each dispatch
-// key. Of two threads that make one kernel the first registers it.
-template <class Kernel, class Implement>
+// Registers a kernel's op and finds it. `backend` is for tensors with data; implement(impl) calls
+// the Implementer for each other dispatch key. Of two threads that make one kernel the first
+// registers it.
+template <class Kernel, class Backend, class Implement>
 void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& schema,
-                     const Implement& implement) {
+                     const Backend& backend, const Implement& implement) {
   Registry<Kernel>& all = Registry<Kernel>::get();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (!all.kernels.emplace(kernel->op_name, kernel).second) return;
@@ -99,7 +100,10 @@ void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& s
                                                   std::nullopt, __FILE__, __LINE__);
   const std::string& name = kernel->op_name;
   library->def((name + schema).c_str(), {at::Tag::pt2_compliant_tag});
-  implement(Implementer<typename Kernel::Op>(*library, name));
+  const Implementer<typename Kernel::Op> impl(*library, name);
+  impl(c10::DispatchKey::CPU, backend);
+  impl(c10::DispatchKey::CUDA, backend);
+  implement(impl);
   library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::Batched, rule_for_older_vmap()));
   kernel->op = c10::Dispatcher::singleton()
                    .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")

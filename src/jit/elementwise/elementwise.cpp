@@ -12,16 +12,14 @@
 
 #include <algorithm>
 
+#include "common/host/ceil_div.h"
 #include "common/torch/calls/new_output.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
 #include "jit/elementwise/host_loop.h"
-#include "jit/gpu_code.h"
 
 namespace torch_ops::jit {
 namespace {
-
-namespace py = pybind11;
 
 constexpr int64_t kGrain = at::internal::GRAIN_SIZE;
 constexpr int kVectorBytes = 16;
@@ -43,22 +41,14 @@ struct Form : Layout {
   bool load_outputs = false;
 
   explicit Form(c10::Device device) : device(device) {}
-
-  std::string key() const {
-    std::string key = Layout::key(device);
-    key.push_back(static_cast<char>(dims << 4 | vector));
-    key.push_back(load_outputs ? static_cast<char>(index - 32) : index);
-    return key + modes;
-  }
 };
 
 Variant find_variant(Elementwise& kernel, const Form& form) {
-  return kernel.variants.get(form.key(), [&] {
-    const py::gil_scoped_acquire gil;
-    const Compiled made(kernel.compile, form.device, form, form.modes, form.dims, form.vector,
-                        form.index, form.load_outputs);
+  const auto read = [](const Compiled& made) {
     return Variant{made.function(0), made.number(1), made.number(2)};
-  });
+  };
+  return find_code(kernel.variants, kernel.compile, form.device, form, read, form.modes, form.dims,
+                   form.vector, form.index, form.load_outputs);
 }
 
 // ---- The plan -----------------------------------------------------------------------------------
@@ -263,13 +253,9 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
     strides.push_back(0);
     for (size_t s = 0; s + 1 < strides.size(); s += 2) words.put_pair(strides[s], strides[s + 1]);
   }
-  const int64_t vectors = (iter.numel() + form.vector - 1) / form.vector;
+  const int64_t vectors = ceil_div(iter.numel(), form.vector);
   const int64_t per_block = variant.threads * variant.unroll;
-  const LaunchShape shape{{static_cast<uint32_t>((vectors + per_block - 1) / per_block), 1, 1},
-                          {static_cast<uint32_t>(variant.threads), 1, 1}};
-  void* parameters[] = {words.data()};
-  const c10::DeviceIndex device = form.device.index();
-  gpu_code().launch_kernel(variant.function, device, shape, current_stream(device), parameters);
+  Launcher(form.device, words)(variant.function, ceil_div(vectors, per_block), 1, variant.threads);
 }
 
 }  // namespace
@@ -293,6 +279,8 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     walks |= arguments[k].tensor && !kernel.in[k].raw && arguments[k].tensor->dim() > 0;
   }
   // Outputs.
+  c10::SmallVector<const Tensor*, 4> raw;
+  call.outs.reserve(kernel.out.size());
   for (size_t k = 0; k < kernel.out.size(); ++k) {
     const Parameter& parameter = kernel.out[k];
     Tensor out = outs.empty() ? Tensor() : outs[k];
@@ -310,10 +298,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     walks |= !outs.empty() && !parameter.raw;
     form.add_output(out.defined() ? out.scalar_type() : types.out[k], types.out[k]);
     call.outs.push_back(std::move(out));
-  }
-  c10::SmallVector<const Tensor*, 4> raw;
-  for (size_t k = 0; k < kernel.out.size(); ++k) {
-    if (kernel.out[k].raw) raw.push_back(&call.outs[k]);
+    if (parameter.raw) raw.push_back(&call.outs.back());
   }
   form.load_outputs = kernel.reads_outputs && !outs.empty();
   // Inputs.
@@ -339,13 +324,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     form.index = 'o';
     iter = plan(call, device, size, static_shape);
   }
-  if (call.numel > 0) {
-    if (device.is_cuda()) {
-      launch(call, iter);
-    } else {
-      run_cpu(call, iter);
-    }
-  }
+  if (call.numel > 0) device.is_cuda() ? launch(call, iter) : run_cpu(call, iter);
   return std::vector<Tensor>(call.outs.begin(), call.outs.end());
 }
 

@@ -12,7 +12,6 @@ namespace py = pybind11;
 
 std::shared_ptr<Reduction> Elementwise::summed() {
   return summed_.get("", [&] {
-    const py::gil_scoped_acquire gil;
     const py::object made = sum();
     return made.is_none() ? nullptr : made.cast<std::shared_ptr<Reduction>>();
   });
@@ -23,7 +22,6 @@ std::shared_ptr<Elementwise> Elementwise::derived(const std::string& kind,
                                                   const std::vector<bool>& wide,
                                                   const std::vector<bool>& given) {
   return derived_.get(as_key(kind, {&wanted, &wide, &given}), [&] {
-    const py::gil_scoped_acquire gil;
     return derive(kind, wanted, wide, given).cast<std::shared_ptr<Elementwise>>();
   });
 }
@@ -46,9 +44,7 @@ void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
                           return call_op(*kernel, inputs.with(values), size);
                         });
   };
-  register_kernel(kernel, schema, [&](const auto& impl) {
-    impl(c10::DispatchKey::CPU, backend);
-    impl(c10::DispatchKey::CUDA, backend);
+  register_kernel(kernel, schema, backend, [&](const auto& impl) {
     impl(c10::DispatchKey::FuncTorchBatched, batched);
     impl.autograd([kernel](const auto&... args) { return elementwise_autograd(kernel, args...); });
   });

@@ -9,20 +9,17 @@
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {
-namespace py = pybind11;
 
 std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const Call& call,
                             bool winners) {
   return jit::call_op(kernel, inputs, call.indices, call.plans, call.longest, call.sizes,
-                      call.batch_dims, call.deterministic, winners);
+                      call.batch_dims, /*deterministic=*/std::nullopt, winners);
 }
 
 std::shared_ptr<Indexed> Indexed::derived(const std::string& kind, const std::vector<bool>& wanted,
                                           const std::vector<bool>& given) {
-  return derived_.get(as_key(kind, {&wanted, &given}), [&] {
-    const py::gil_scoped_acquire gil;
-    return derive(kind, wanted, given).cast<std::shared_ptr<Indexed>>();
-  });
+  return derived_.get(as_key(kind, {&wanted, &given}),
+                      [&] { return derive(kind, wanted, given).cast<std::shared_ptr<Indexed>>(); });
 }
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
@@ -199,18 +196,15 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
   const auto with_call = [](auto use) {
     return [use](const OpInputs& inputs, at::TensorList indices, at::TensorList plans,
                  at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
-                 std::optional<bool> deterministic, bool winners) {
-      const Call call{indices.vec(), plans.vec(), longest.vec(),
-                      sizes.vec(),   batch_dims,  deterministic};
+                 std::optional<bool> /*deterministic*/, bool winners) {
+      const Call call{indices.vec(), plans.vec(), longest.vec(), sizes.vec(), batch_dims};
       return use(inputs, call, winners);
     };
   };
   const auto backend = with_call([kernel](const OpInputs& inputs, const Call& call, bool winners) {
     return run(*kernel, join_arguments(*kernel, inputs), call, winners);
   });
-  register_kernel(kernel, schema, [&](const auto& impl) {
-    impl(c10::DispatchKey::CPU, backend);
-    impl(c10::DispatchKey::CUDA, backend);
+  register_kernel(kernel, schema, backend, [&](const auto& impl) {
     impl(c10::DispatchKey::Meta,
          with_call([kernel](const OpInputs& inputs, const Call& call, bool winners) {
            const Arguments arguments = join_arguments(*kernel, inputs);

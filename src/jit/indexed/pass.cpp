@@ -10,7 +10,6 @@
 #include "common/torch/calls/new_output.h"
 #include "jit/call/axes.h"
 #include "jit/call/python_arguments.h"
-#include "jit/gpu_code.h"
 #include "jit/indexed/problem.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
@@ -18,8 +17,6 @@
 
 namespace torch_ops::jit::indexed {
 namespace {
-
-namespace py = pybind11;
 
 constexpr int64_t kGrain = 32768;  // values below which no second task is worth it
 constexpr int64_t kHostVector = 16;
@@ -184,26 +181,14 @@ class Pass {
   }
 
   PassCode find_code() {
-    std::string key = problem_.key(device_);
-    for (const int by : by_) key.push_back(static_cast<char>(by));
-    const bool lanes = may_share_entries();
-    const int flags = is_wide() | is_large() << 5 | is_ordered() << 1 | is_batched() << 2 |
-                      is_full_ << 3 | sums_inner_ << 4 | lanes << 6;
-    for (const int64_t number : {int64_t{flags}, vector_, static_cast<int64_t>(kept_.size()),
-                                 static_cast<int64_t>(summed_.size())}) {
-      key.push_back(static_cast<char>(number));
-    }
-    key += kinds_ + sources_ + modes_ + target_.walk;
-    return kernel_.codes.get(key, [&] {
-      const py::gil_scoped_acquire gil;
-      py::tuple by(by_.size());
-      for (size_t k = 0; k < by_.size(); ++k) by[k] = by_[k];
-      const Compiled made(kernel_.compile, device_, problem_, modes_, by, kinds_, sources_,
-                          target_.walk, is_wide(), is_large(), is_ordered(), is_batched(),
-                          kept_.size(), summed_.size(), vector_, is_full_, sums_inner_, lanes);
+    const auto read = [](const Compiled& made) {
       return PassCode{made.function(0), made.function(1), made.number(2), made.number(3),
                       made.number(4),   made.number(5),   made.number(6)};
-    });
+    };
+    return jit::find_code(kernel_.codes, kernel_.compile, device_, problem_, read, modes_,
+                          at::IntArrayRef(by_), kinds_, sources_, target_.walk, is_wide(),
+                          is_large(), is_ordered(), is_batched(), kept_.size(), summed_.size(),
+                          vector_, is_full_, sums_inner_, may_share_entries());
   }
 
   // ---- the plan
@@ -358,36 +343,24 @@ class Pass {
     const Tensor partials = scratch(code);
     Words words = plan_words(partials, nullptr);
     put_sites(words);
-    void* parameters[] = {words.data()};
-    const c10::DeviceIndex device = device_.index();
-    void* const stream = current_stream(device);
-    const auto launch = [&](const void* function, int64_t blocks, int64_t blocks_y, int64_t threads,
-                            int64_t threads_y, bool early) {
-      TORCH_CHECK(blocks <= INT32_MAX, kernel_.name, ": a call of ", positions_, " entries of ",
-                  product(kept_) * product(summed_),
-                  " values is more than one launch has room for.");
-      const LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
-                              {static_cast<uint32_t>(threads), static_cast<uint32_t>(threads_y), 1},
-                              /*shared_bytes=*/0,
-                              /*cooperative=*/false,
-                              early};
-      gpu_code().launch_kernel(function, device, shape, stream, parameters);
-    };
+    const Launcher launch(device_, words);
     // Items side by side in a block, or an item in several.
     const int64_t workers = words_ * lanes_;
     const int64_t threads = std::min(words_at_a_time() * lanes_, code.threads);
     const int64_t together = code.threads / threads;
-    if (items_ > 0) {
-      launch(code.run, ceil_div(items_, together),
-             std::min(ceil_div(workers, threads), kMostBlocksY), threads, together,
-             /*early=*/false);
+    const int64_t blocks = ceil_div(items_, together);
+    TORCH_CHECK(blocks <= INT32_MAX, kernel_.name, ": a call of ", positions_, " entries of ",
+                product(kept_) * product(summed_), " values is more than one launch has room for.");
+    if (blocks > 0) {
+      launch(code.run, blocks, std::min(ceil_div(workers, threads), kMostBlocksY), threads,
+             together);
     }
     if (slots_ > 0) {
       const int64_t tiles = slots_ / 2, columns = std::min<int64_t>(words_, 64);
-      const int64_t blocks =
+      const int64_t join_blocks =
           std::max(ceil_div(tiles, kJoinThreads), std::min(kJoinBlocks / columns, tiles));
       const bool early = torch_program().device_limits().compute_capability >= 90;
-      launch(code.join, blocks, columns, kJoinThreads, 1, early);
+      launch(code.join, join_blocks, columns, kJoinThreads, 1, early);
     }
 #endif
   }
@@ -465,7 +438,7 @@ class Pass {
   int64_t longest_;
   c10::Device device_;
   std::string kinds_, sources_, modes_;
-  c10::SmallVector<int, 8> by_;
+  c10::SmallVector<int64_t, 8> by_;
   Axes kept_, summed_;
   bool sums_inner_ = false, is_full_ = true;
   int64_t vector_ = 1, rows_ = 0, positions_ = 0, words_ = 1, lanes_ = 1, items_ = 0, slots_ = 0;

@@ -18,12 +18,9 @@
 #include "jit/call/axes.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
-#include "jit/gpu_code.h"
 
 namespace torch_ops::jit {
 namespace {
-
-namespace py = pybind11;
 
 constexpr int64_t kReductionGrain = 32768;  // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;         // elements that one task of the CPU reduces
@@ -76,6 +73,7 @@ int64_t inner_stride(const Axes& axes) {
 }
 
 struct ReductionCall : Layout {
+  int64_t outputs = 0, elements = 0;            // elements of an output
   Axes kept, reduced;                           // strides in bytes, the output's first
   c10::SmallVector<const Tensor*, 8> operands;  // the output, and inputs that are no numbers
   c10::SmallVector<Tensor, 8> views;            // the inputs, broadcast
@@ -84,45 +82,46 @@ struct ReductionCall : Layout {
   // Of rows on CUDA: elements of a word. These have modes too: the output's says whether all rows
   // are whole words.
   int64_t word = 1;
+
+  const Tensor& out() const { return *operands[0]; }
 };
 
-ReductionCode find_code(Reduction& kernel, const ReductionCall& call, c10::Device device) {
-  std::string key = call.key(device);
-  key.push_back(static_cast<char>(call.kept.size()));
-  key.push_back(static_cast<char>(call.reduced.size()));
-  key.push_back(static_cast<char>(call.vector));
-  key += call.modes;
-  return kernel.codes.get(key, [&] {
-    const py::gil_scoped_acquire gil;
-    const Compiled made(kernel.compile, device, call, call.kept.size(), call.reduced.size(),
-                        call.vector, call.modes);
+ReductionCode find_code(Reduction& kernel, const ReductionCall& call) {
+  const auto read = [](const Compiled& made) {
     return ReductionCode{made.function(0), made.function(1), made.number(2)};
-  });
+  };
+  return find_code(kernel.codes, kernel.compile, call.out().device(), call, read, call.kept.size(),
+                   call.reduced.size(), call.vector, call.modes);
 }
 
 // The words that both kinds of processor get; headers/reduce/reduce.h declares them.
-Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t part,
-                 int64_t parts, void* partials) {
+// `more` is what the loop needs besides.
+Words plan_words(const ReductionCall& call, int64_t part, int64_t parts, const Tensor& partials,
+                 std::initializer_list<int64_t> more) {
   Words words;
-  words.put(outputs);
-  words.put(elements);
+  words.put(call.outputs);
+  words.put(call.elements);
   words.put(part);
   words.put(parts);
-  words.put(partials);
+  words.put(partials.data_ptr());
   for (const Tensor* operand : call.operands) words.put(operand->data_ptr());
   words.append(call.tail);
+  for (const int64_t number : more) words.put(number);
+  put_axes(words, call.kept, call.operands.size());
+  put_axes(words, call.reduced, call.operands.size());
   return words;
 }
 
-// For results of parts: as many as are given, in the type that they are computed in.
-Tensor scratch(int64_t results, const ReductionCode& code, const Tensor& like) {
+// For results of parts, in the type that they are computed in; empty where there is one part.
+Tensor scratch(const ReductionCall& call, const ReductionCode& code, int64_t parts) {
+  const int64_t results = parts > 1 ? call.outputs * parts : 0;
   const int64_t size = std::max<int64_t>(8, code.result_bytes);
-  return new_output({results * size}, like.options().dtype(at::kByte));
+  return new_output({results * size}, call.out().options().dtype(at::kByte));
 }
 
 // Are the outputs what lies together in memory, and not each output's elements?
-bool are_columns(const ReductionCall& call, int64_t elements) {
-  return elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+bool are_columns(const ReductionCall& call) {
+  return call.elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
 }
 
 // How the work is cut on the CPU: tasks in number, parts of the elements for each of `tasks /
@@ -148,9 +147,9 @@ struct HostTasks {
   }
 };
 
-void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
-             int64_t elements) {
-  const bool lie_in_columns = are_columns(call, elements) && !call.reduced.empty();
+void run_cpu(Reduction& kernel, ReductionCall& call) {
+  const int64_t outputs = call.outputs, elements = call.elements;
+  const bool lie_in_columns = are_columns(call) && !call.reduced.empty();
   const bool are_short = elements > 0 && elements <= kHostShortRow;
   const bool columns =
       (lie_in_columns || are_short) && !call.kept.empty() && call.kept[0].size >= kHostColumns;
@@ -165,17 +164,15 @@ void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t 
                                                                       : 's');
     }
   }
-  const ReductionCode code = find_code(kernel, call, out.device());
+  const ReductionCode code = find_code(kernel, call);
   using Function = void (*)(const int64_t*, int64_t, int64_t);
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
   const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size, most)
                                 : HostTasks::of_rows(outputs, elements);
-  const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, code, out);
-  Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
-  if (columns) words.put(cut.width);
-  put_axes(words, call.kept, call.operands.size());
-  put_axes(words, call.reduced, call.operands.size());
+  const Tensor partials = scratch(call, code, cut.parts);
+  const Words words = columns ? plan_words(call, cut.part, cut.parts, partials, {cut.width})
+                              : plan_words(call, cut.part, cut.parts, partials, {});
   const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
   at::parallel_for(0, cut.tasks,
                    std::max<int64_t>(kReductionGrain / std::max<int64_t>(of_task, 1), 1),
@@ -295,31 +292,22 @@ void choose_words(ReductionCall& call) {
   }
 }
 
-// Launches the kernels of one call.
-class Launcher {
- public:
-  Launcher(Words& words, const ReductionCall& call, const Tensor& out)
-      : words_(words), device_(out.device().index()), stream_(current_stream(device_)) {
-    put_axes(words_, call.kept, call.operands.size());
-    put_axes(words_, call.reduced, call.operands.size());
+// `more`: see plan_words. Threads of a block and blocks of the first pass, blocks of the second.
+void launch_passes(const ReductionCode& code, const ReductionCall& call, const Parts& parts,
+                   std::initializer_list<int64_t> more, int64_t threads, int64_t blocks,
+                   int64_t finish_blocks) {
+  const Tensor partials = scratch(call, code, parts.count);
+  Words words = plan_words(call, parts.size, parts.count, partials, more);
+  const Launcher launch(call.out().device(), words);
+  launch(code.partial, std::min<int64_t>(blocks, INT32_MAX), parts.count, threads);
+  if (parts.count > 1) {
+    launch(code.finish, std::min<int64_t>(finish_blocks, INT32_MAX), 1, kThreads);
   }
-  void operator()(const void* function, int64_t threads, int64_t grid_x, int64_t grid_y) const {
-    const int64_t x = std::min<int64_t>(grid_x, INT32_MAX);
-    const LaunchShape shape{{static_cast<uint32_t>(x), static_cast<uint32_t>(grid_y), 1},
-                            {static_cast<uint32_t>(threads), 1, 1}};
-    void* parameters[] = {words_.data()};
-    gpu_code().launch_kernel(function, device_, shape, stream_, parameters);
-  }
-
- private:
-  Words& words_;
-  c10::DeviceIndex device_;
-  void* stream_;
-};
+}
 
 // Outputs whose elements lie together.
-void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
-              int64_t elements) {
+void run_rows(const ReductionCode& code, const ReductionCall& call) {
+  const int64_t outputs = call.outputs, elements = call.elements;
   const int64_t words_of_row = ceil_div(elements, call.word);
   const int64_t of_lane = call.modes.empty() ? kElementsOfLane : kWordsOfLane;
   int64_t lanes = power_of_two_up_to(ceil_div(words_of_row, of_lane));
@@ -328,18 +316,13 @@ void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out,
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
   const bool is_small = elements <= kOnePart && words_of_row <= kThreads * kWordsOfOnePart;
   const Parts parts(elements, lanes, 1, is_small ? 1 : kBlocks / blocks);
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
-  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
-  words.put(lanes);
-  const Launcher launch(words, call, out);
-  launch(code.partial, kThreads, blocks, parts.count);
-  if (parts.count > 1) launch(code.finish, kThreads, outputs, 1);
+  launch_passes(code, call, parts, {lanes}, kThreads, blocks, outputs);
 }
 
 // Outputs that lie together as their elements do. A block's threads are a matrix: `across` of them
 // side by side along a row's memory, `lanes` one below the other.
-void run_columns(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
-                 int64_t elements) {
+void run_columns(const ReductionCode& code, const ReductionCall& call) {
+  const int64_t outputs = call.outputs, elements = call.elements;
   const int64_t words_of_row = outputs / call.vector;
   const bool is_small =
       words_of_row * elements <= kOnePart && elements <= kThreads * kWordsOfOnePart;
@@ -355,31 +338,23 @@ void run_columns(const ReductionCode& code, ReductionCall& call, const Tensor& o
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const int64_t at_once = kColumnBlocks * gpu_code().count_multiprocessors(out.device().index());
+  const int64_t at_once =
+      kColumnBlocks * gpu_code().count_multiprocessors(call.out().device().index());
   const Parts parts(elements, lanes, kColumnUnroll, is_small ? 1 : at_once / blocks);
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =
       std::min(kThreads, power_of_two_up_to(std::max<int64_t>(parts.count / 8, 1)));
-  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
-  words.put(across);
-  words.put(lanes);
-  words.put(lanes > 1 ? power_of_two_up_to(lanes - 1) : 0);
-  words.put(finish_lanes);
-  const Launcher launch(words, call, out);
-  launch(code.partial, ceil_div(across * lanes, 32) * 32, blocks, parts.count);
-  if (parts.count > 1) {
-    launch(code.finish, kThreads, ceil_div(outputs, kThreads / finish_lanes), 1);
-  }
+  const int64_t half = lanes > 1 ? power_of_two_up_to(lanes - 1) : 0;
+  launch_passes(code, call, parts, {across, lanes, half, finish_lanes},
+                round_up(across * lanes, 32), blocks, ceil_div(outputs, kThreads / finish_lanes));
 }
 
-void run_cuda(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
-              int64_t elements) {
+void run_cuda(Reduction& kernel, ReductionCall& call) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
-  const bool columns = are_columns(call, elements);
+  const bool columns = are_columns(call);
   (columns ? choose_vector : choose_words)(call);
-  const ReductionCode code = find_code(kernel, call, out.device());
-  (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
+  const ReductionCode code = find_code(kernel, call);
+  (columns ? run_columns : run_rows)(code, call);
 }
 
 }  // namespace
@@ -400,14 +375,12 @@ std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank,
 }
 
 Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
-              bool keepdim, const Tensor& out) {
-  c10::SmallVector<Tensor, 1> outs;
-  if (out.defined()) outs.push_back(out);
+              bool keepdim, at::TensorList outs) {
   const c10::Device device = device_of(kernel, arguments, outs);
   const c10::OptionalDeviceGuard guard(device);
   const Types types = resolve_types(kernel, arguments, outs);
   if (needs_rounding(kernel, arguments)) {
-    return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, out);
+    return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, outs);
   }
   check_shapes(kernel, arguments);
 
@@ -429,8 +402,9 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
       kept_shape.push_back(1);
     }
   }
-  Tensor result = out;
-  if (out.defined()) {
+  Tensor result;
+  if (!outs.empty()) {
+    const Tensor& out = outs[0];
     TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(kept_shape), kernel.name, ": out has shape ",
                       out.sizes(), ", but the result has ", at::IntArrayRef(kept_shape),
                       ". An output is never resized.");
@@ -438,6 +412,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
     for (const Argument& argument : arguments) {
       if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
     }
+    result = out;
   } else {
     result = new_output(kept_shape, at::TensorOptions().dtype(types.out[0]).device(device));
   }
@@ -461,8 +436,9 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
       axis.strides.push_back(view.stride(d) * view.element_size());
     (has_out_axis ? call.kept : call.reduced).push_back(std::move(axis));
   }
-  const int64_t outputs = product(call.kept), elements = product(call.reduced);
-  TORCH_CHECK_VALUE(elements > 0 || kernel.has_identity || outputs == 0, kernel.name,
+  call.outputs = product(call.kept);
+  call.elements = product(call.reduced);
+  TORCH_CHECK_VALUE(call.elements > 0 || kernel.has_identity || call.outputs == 0, kernel.name,
                     ": there is no element to reduce (shape ", at::IntArrayRef(shape),
                     "), and the kernel has no identity.");
   const auto by_stride = [](const Axis& a, const Axis& b) {
@@ -470,15 +446,10 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
   };
   std::stable_sort(call.reduced.begin(), call.reduced.end(), by_stride);
   std::stable_sort(call.kept.begin(), call.kept.end(), by_stride);
-  if (elements == 0) call.reduced.clear();
+  if (call.elements == 0) call.reduced.clear();
   coalesce(call.kept);
   coalesce(call.reduced);
-  if (outputs == 0) return result;
-  if (device.is_cuda()) {
-    run_cuda(kernel, call, result, outputs, elements);
-  } else {
-    run_cpu(kernel, call, result, outputs, elements);
-  }
+  if (call.outputs > 0) (device.is_cuda() ? run_cuda : run_cpu)(kernel, call);
   return result;
 }
 

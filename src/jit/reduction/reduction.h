@@ -39,9 +39,9 @@ class Reduction : public Signature {
 std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank, at::OptionalIntArrayRef dims);
 
 // Runs the kernel on tensors without autograd and other layers. `dims` without a value: all axes.
-// `out` may be undefined.
+// `outs` is empty or the one output.
 Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
-              bool keepdim, const Tensor& out);
+              bool keepdim, at::TensorList outs);
 
 // Registers the kernel as an op; once for each name.
 void register_reduction(const std::shared_ptr<Reduction>& kernel);

@@ -30,9 +30,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
   if (!dim.is_none()) dims = ints_of(kernel, "dim", dim);
   at::OptionalIntArrayRef axes;
   if (dims) axes = *dims;
-  const auto plain = [&] {
-    return reduce(kernel, arguments, axes, keepdim, outs.empty() ? Tensor() : outs[0]);
-  };
+  const auto plain = [&] { return reduce(kernel, arguments, axes, keepdim, outs); };
   const auto by_op = [&] { return call_op(kernel, split_arguments(arguments), axes, keepdim); };
   return as_result({call_from_python(kernel, arguments, outs, {}, plain, by_op)});
 }

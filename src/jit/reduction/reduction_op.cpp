@@ -49,11 +49,9 @@ void register_reduction(const std::shared_ptr<Reduction>& kernel) {
       "(Tensor[] tensors, Scalar[] numbers, int[] positions, int[]? dim=None, "
       "bool keepdim=False) -> Tensor";
   const auto backend = [kernel](const OpInputs& inputs, at::OptionalIntArrayRef dim, bool keepdim) {
-    return reduce(*kernel, join_arguments(*kernel, inputs), dim, keepdim, Tensor());
+    return reduce(*kernel, join_arguments(*kernel, inputs), dim, keepdim, {});
   };
-  register_kernel(kernel, schema, [&](const auto& impl) {
-    impl(c10::DispatchKey::CPU, backend);
-    impl(c10::DispatchKey::CUDA, backend);
+  register_kernel(kernel, schema, backend, [&](const auto& impl) {
     impl(c10::DispatchKey::FuncTorchBatched,
          [kernel](const auto&... args) { return reduction_batched(*kernel, args...); });
     impl.autograd([kernel](const auto&... args) { return reduction_autograd(*kernel, args...); });

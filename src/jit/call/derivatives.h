@@ -24,6 +24,35 @@ inline void refuse_gradient(const std::string& message, at::TensorList inputs,
   }
 }
 
+// A node that finds its kernel by the op's name, so that compiled autograd can make it again.
+template <class Node, class Kernel>
+struct KernelNode : autograd::DerivativeNode<Node> {
+  std::string op_name;
+  std::vector<int64_t> positions;  // of numbers
+  std::vector<Scalar> numbers;
+
+  void keep(const Kernel& forward, const OpInputs& inputs) {
+    op_name = forward.op_name;
+    positions = inputs.positions.vec();
+    numbers = inputs.numbers.vec();
+  }
+  std::string name() const override {
+    const auto found = find_kernel<Kernel>(op_name);
+    return (found ? found->name : op_name) + "_backward";
+  }
+  std::shared_ptr<Kernel> forward() const {
+    auto found = find_kernel<Kernel>(op_name);
+    TORCH_CHECK(found, "torch_ops.jit: there is no kernel ", op_name, " in this process.");
+    return found;
+  }
+  template <class Visit>
+  void fields_of_call(Visit& visit) {
+    visit(op_name);
+    visit(positions);
+    visit(numbers);
+  }
+};
+
 // In place of the gradient of an output that has none: a number that converts to any type.
 inline const Argument kNoGradient{nullptr, false};
 

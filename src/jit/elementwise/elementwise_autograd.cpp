@@ -44,21 +44,18 @@ Tensor summed_at_once(Elementwise& gradient, const Arguments& arguments, const T
     if (d < added || (input.size(d - added) == 1 && shape[d] > 1)) dims.push_back(d);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  return reduce(*reduction, arguments, dims, /*keepdim=*/true, Tensor()).view(input.sizes());
+  return reduce(*reduction, arguments, dims, /*keepdim=*/true, {}).view(input.sizes());
 }
 
-struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
+struct ElementwiseNode final : KernelNode<ElementwiseNode, Elementwise> {
   static constexpr const char* kName = "ElementwiseBackward";
-  std::string kernel;
-  std::vector<int64_t> positions;  // of numbers
-  std::vector<Scalar> numbers;
-  std::vector<int64_t> counts{0, 0};            // of what is saved
   std::vector<SavedVariable> tensors, outputs;  // that a derivative reads
   std::vector<Tensor> others;                   // in place of the other inputs
 
   // Saves what a derivative reads of the call.
-  void save(const Elementwise& forward, at::TensorList inputs, const std::vector<Tensor>& made) {
-    const Arguments arguments = join_arguments(forward, {inputs, numbers, positions});
+  void save(const Elementwise& forward, const OpInputs& inputs, const std::vector<Tensor>& made) {
+    keep(forward, inputs);
+    const Arguments arguments = join_arguments(forward, inputs);
     for (size_t k = 0; k < arguments.size(); ++k) {
       if (!arguments[k].tensor) continue;
       const Tensor& input = *arguments[k].tensor;
@@ -71,30 +68,18 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     for (size_t k = 0; k < made.size(); ++k) {
       if (forward.saves[forward.in.size() + k]) outputs.emplace_back(made[k], /*is_output=*/true);
     }
-    counts = {static_cast<int64_t>(tensors.size()), static_cast<int64_t>(outputs.size())};
-  }
-
-  std::string name() const override {
-    const auto found = find_kernel<Elementwise>(kernel);
-    return (found ? found->name : kernel) + "_backward";
   }
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(kernel);
-    visit(positions);
-    visit(numbers);
-    visit(counts);
+    fields_of_call(visit);
     visit(others);
-    tensors.resize(counts[0]);
-    for (SavedVariable& tensor : tensors) visit(tensor);
-    outputs.resize(counts[1]);
-    for (SavedVariable& output : outputs) visit(output, /*is_output=*/true);
+    visit(tensors);
+    visit(outputs, /*is_output=*/true);
   }
 
   variable_list backward(const variable_list& grads) {
-    const std::shared_ptr<Elementwise> forward = find_kernel<Elementwise>(kernel);
-    TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
+    const std::shared_ptr<Elementwise> forward = this->forward();
     std::vector<Tensor> values;
     for (size_t k = 0, saved = 0, other = 0; k < forward->in.size(); ++k) {
       if (std::find(positions.begin(), positions.end(), k) != positions.end()) continue;
@@ -191,10 +176,7 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
   std::vector<Tensor> outputs = autograd::below_autograd(keys, *kernel->op, inputs.tensors,
                                                          inputs.numbers, inputs.positions, size);
   if (node && record_outputs(kKind, *kernel, node, inputs.tensors, outputs)) {
-    node->kernel = kernel->op_name;
-    node->positions = inputs.positions.vec();
-    node->numbers = inputs.numbers.vec();
-    node->save(*kernel, inputs.tensors, outputs);
+    node->save(*kernel, inputs, outputs);
   }
   set_tangents(kKind, *kernel, inputs, outputs,
                [&](const std::vector<bool>& wanted, const Arguments& arguments) {

@@ -45,7 +45,6 @@ struct Call {
   std::vector<int64_t> longest;    // of each index, the most entries of a row; -1: not known
   std::vector<c10::SymInt> sizes;  // of each index, what it counts; -1: an input tells
   int64_t batch_dims = 0;
-  std::optional<bool> deterministic;
 };
 
 // The parts of a plan for one index: entries sorted by it.
@@ -66,7 +65,8 @@ Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices);
 
 class Indexed : public Signature {
  public:
-  // The signature of all registered indexed ops. With `winners`, which entries the largest or
+  // The signature of all registered indexed ops. `deterministic` changes nothing: all sums are made
+  // in a fixed order. With `winners`, which entries the largest or
   // smallest are follows the outputs.
   using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                  at::IntArrayRef positions, at::TensorList indices,

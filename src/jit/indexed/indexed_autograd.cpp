@@ -33,58 +33,30 @@ Tensor counts_of(const Indexed& kernel, const Call& call, const Frame& frame, si
                                  std::nullopt, "raise", std::nullopt);
 }
 
-struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
+struct IndexedNode final : KernelNode<IndexedNode, Indexed> {
   static constexpr const char* kName = "IndexedBackward";
-  std::string kernel;
-  std::vector<int64_t> positions;  // of numbers
-  std::vector<Scalar> numbers;
-  std::vector<int64_t> counts{0, 0, 0, 0};  // of the four
   std::vector<SavedVariable> tensors, indices, plans, winners;
   std::vector<int64_t> longest;
   std::vector<c10::SymInt> sizes;
   int64_t batch_dims = 0;
-  int64_t deterministic = -1;  // not given
-
-  std::string name() const override {
-    const auto found = find_kernel<Indexed>(kernel);
-    return (found ? found->name : kernel) + "_backward";
-  }
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(kernel);
-    visit(positions);
-    visit(numbers);
-    visit(counts);
+    fields_of_call(visit);
     visit(longest);
     visit(sizes);
     visit(batch_dims);
-    visit(deterministic);
-    size_t at = 0;
-    for (auto* list : {&tensors, &indices, &plans, &winners}) {
-      list->resize(counts[at++]);
-      for (SavedVariable& tensor : *list) visit(tensor);
-    }
+    for (auto* list : {&tensors, &indices, &plans, &winners}) visit(*list);
   }
 
   variable_list backward(const variable_list& grads) {
-    const std::shared_ptr<Indexed> forward = find_kernel<Indexed>(kernel);
-    TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
+    const std::shared_ptr<Indexed> forward = this->forward();
     const std::vector<Tensor> values = unpack(tensors), best = unpack(winners);
     const Arguments inputs = join_arguments(*forward, {values, numbers, positions});
-    const Call call{unpack(indices),
-                    unpack(plans),
-                    longest,
-                    sizes,
-                    batch_dims,
-                    deterministic < 0 ? std::nullopt : std::optional<bool>(deterministic == 1)};
+    const Call call{unpack(indices), unpack(plans), longest, sizes, batch_dims};
     std::vector<bool> wanted(inputs.size());
-    std::vector<size_t> edge_of(inputs.size());
-    size_t edge = 0;
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      if (!inputs[k].tensor) continue;
-      edge_of[k] = edge++;
-      wanted[k] = needs_input_grad(edge_of[k]);
+    for (size_t k = 0, edge = 0; k < inputs.size(); ++k) {
+      if (inputs[k].tensor) wanted[k] = needs_input_grad(edge++);
     }
     variable_list results(values.size());
     if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return results;
@@ -110,10 +82,9 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
     of_gradient.sizes.assign(frame.sizes.begin(), frame.sizes.end());
     const std::vector<Tensor> made = call_op(*gradient, split_arguments(arguments), of_gradient);
     size_t at = 0;
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      if (!wanted[k]) continue;
-      const Tensor& input = *inputs[k].tensor;
-      results[edge_of[k]] = made.at(at++).to(input.device(), input.scalar_type());
+    for (size_t edge = 0; edge < values.size(); ++edge) {
+      if (!needs_input_grad(edge)) continue;
+      results[edge] = made.at(at++).to(values[edge].device(), values[edge].scalar_type());
     }
     return results;
   }
@@ -150,24 +121,22 @@ std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
   const bool keep = kernel->has_winners() && (winners || node || any_tangent(inputs.tensors));
   std::vector<Tensor> outputs = autograd::below_autograd(
       keys, *kernel->op, inputs.tensors, inputs.numbers, inputs.positions, call.indices, call.plans,
-      call.longest, call.sizes, call.batch_dims, call.deterministic, keep);
+      call.longest, call.sizes, call.batch_dims, /*deterministic=*/std::nullopt, keep);
   const std::vector<Tensor> best(outputs.begin() + static_cast<int64_t>(kernel->out.size()),
                                  outputs.end());
   outputs.resize(kernel->out.size());
   if (node && record_outputs(kKind, *kernel, node, inputs.tensors, outputs)) {
-    node->kernel = kernel->op_name;
-    node->positions = inputs.positions.vec();
-    node->numbers = inputs.numbers.vec();
+    node->keep(*kernel, inputs);
     node->longest = call.longest;
     node->sizes = call.sizes;
     node->batch_dims = call.batch_dims;
-    node->deterministic = call.deterministic ? *call.deterministic : -1;
     const auto save = [](std::vector<SavedVariable>& to, at::TensorList from) {
       for (const Tensor& tensor : from) to.emplace_back(tensor, /*is_output=*/false);
-      return static_cast<int64_t>(from.size());
     };
-    node->counts = {save(node->tensors, inputs.tensors), save(node->indices, call.indices),
-                    save(node->plans, call.plans), save(node->winners, best)};
+    save(node->tensors, inputs.tensors);
+    save(node->indices, call.indices);
+    save(node->plans, call.plans);
+    save(node->winners, best);
   }
   set_tangents(kKind, *kernel, inputs, outputs,
                [&](const std::vector<bool>& wanted, Arguments arguments) {

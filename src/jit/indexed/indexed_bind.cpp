@@ -58,7 +58,7 @@ class Keywords {
         call.batch_dims = int_of(kernel, name, value);
         has_batch_dims_ = true;
       } else if (name == "deterministic") {
-        if (!value.is_none()) call.deterministic = bool_of(kernel.name, "deterministic", value);
+        if (!value.is_none()) bool_of(kernel.name, "deterministic", value);
       } else {
         TORCH_CHECK_TYPE(false, kernel.name, " takes the indices ", joined(kernel.indices),
                          ", and plan, sizes, batch_dims, deterministic by name, but got ", name,

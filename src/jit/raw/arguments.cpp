@@ -26,31 +26,19 @@ char numpy_kind(PyObject* value) {
 
 bool is_numpy_record(PyObject* value) { return numpy_kind(value) == 'V'; }
 
-enum class NumberKind { kNone, kBool, kInt, kFloat, kComplex };
-
-// Of NumPy's scalars alone.
-NumberKind numpy_scalar_of(PyObject* value) {
-  switch (numpy_kind(value)) {
-    case 'b':
-      return NumberKind::kBool;
-    case 'i':
-    case 'u':
-      return NumberKind::kInt;
-    case 'f':
-      return NumberKind::kFloat;
-    case 'c':
-      return NumberKind::kComplex;
-    default:
-      return NumberKind::kNone;
-  }
+// The same of NumPy's numbers alone, with i of unsigned ones too; 0 of what is none.
+char numpy_number_kind(PyObject* value) {
+  const char kind = numpy_kind(value);
+  if (kind == 'u') return 'i';
+  return kind == 'b' || kind == 'i' || kind == 'f' || kind == 'c' ? kind : 0;
 }
 
-NumberKind scalar_of(PyObject* value) {
-  if (PyBool_Check(value)) return NumberKind::kBool;
-  if (PyLong_Check(value)) return NumberKind::kInt;
-  if (PyFloat_Check(value)) return NumberKind::kFloat;
-  if (PyComplex_Check(value)) return NumberKind::kComplex;
-  return numpy_scalar_of(value);
+char number_kind(PyObject* value) {
+  if (PyBool_Check(value)) return 'b';
+  if (PyLong_Check(value)) return 'i';
+  if (PyFloat_Check(value)) return 'f';
+  if (PyComplex_Check(value)) return 'c';
+  return numpy_number_kind(value);
 }
 
 std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
@@ -63,7 +51,7 @@ std::string describe(PyObject* value) {
     return c10::str("a ", dtype_name(tensor.scalar_type()), " tensor of shape ", tensor.sizes(),
                     " on ", tensor.device());
   }
-  if (scalar_of(value) != NumberKind::kNone) {
+  if (number_kind(value) != 0) {
     return c10::str("the ", type_name(value), " ", std::string(py::str(py::handle(value))));
   }
   return c10::str("a ", type_name(value));
@@ -138,7 +126,7 @@ void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream)
     add_tensor(index, THPVariable_Unpack(value));
   } else if (value == Py_None) {
     store<void*>(index, nullptr);
-  } else if (scalar_of(value) != NumberKind::kNone) {
+  } else if (number_kind(value) != 0) {
     refuse_type(index, "is a pointer: pass a tensor or None, not ", describe(value),
                 ". (An address is passed as a ctypes.c_void_p, which nobody checks.)");
   } else if (is_c_void_p(value)) {
@@ -158,13 +146,12 @@ void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream)
 
 void RawArguments::add_integer(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
-  const NumberKind scalar = scalar_of(value);
-  if (scalar != NumberKind::kInt && scalar != NumberKind::kBool) {
+  const char kind = number_kind(value);
+  if (kind != 'i' && kind != 'b') {
     refuse_type(index, "must be an integer, but it is ", describe(value), ".");
   }
   py::object number = py::reinterpret_steal<py::object>(
-      scalar == NumberKind::kBool ? PyLong_FromLong(PyObject_IsTrue(value))
-                                  : PyNumber_Index(value));
+      kind == 'b' ? PyLong_FromLong(PyObject_IsTrue(value)) : PyNumber_Index(value));
   if (!number) throw py::error_already_set();
   const int bits = static_cast<int>(param.size) * 8;
   const bool is_signed = param.kind == ParamKind::kInt;
@@ -189,13 +176,12 @@ void RawArguments::add_integer(size_t index, PyObject* value) {
 }
 
 double RawArguments::as_double(size_t index, PyObject* value) const {
-  const NumberKind scalar = scalar_of(value);
-  if (scalar == NumberKind::kNone || scalar == NumberKind::kComplex) {
+  const char kind = number_kind(value);
+  if (kind == 0 || kind == 'c') {
     refuse_type(index, "must be a number, but it is ", describe(value), ".");
   }
   const py::object number = py::reinterpret_steal<py::object>(
-      scalar == NumberKind::kBool ? PyFloat_FromDouble(PyObject_IsTrue(value))
-                                  : PyNumber_Float(value));
+      kind == 'b' ? PyFloat_FromDouble(PyObject_IsTrue(value)) : PyNumber_Float(value));
   if (!number) throw py::error_already_set();
   return PyFloat_AS_DOUBLE(number.ptr());
 }
@@ -219,7 +205,7 @@ void RawArguments::add_bytes(size_t index, PyObject* value) {
 
 void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   const Param& param = callee_.params[index];
-  if (numpy_scalar_of(value) != NumberKind::kNone) {
+  if (numpy_number_kind(value) != 0) {
     const py::object bytes = py::handle(value).attr("tobytes")();
     kept_.push_back(bytes);
     if (param.size != 0 && PyBytes_GET_SIZE(bytes.ptr()) != param.size) {
@@ -229,7 +215,7 @@ void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream)
     pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
   } else if (PyBytes_Check(value) || is_numpy_record(value)) {
     add_bytes(index, value);
-  } else if (scalar_of(value) != NumberKind::kNone) {
+  } else if (number_kind(value) != 0) {
     refuse_type(index,
                 "has no type in the compiled code: pass a NumPy scalar, which has one "
                 "(numpy.int32(5)), instead of ",
@@ -246,7 +232,7 @@ void RawArguments::add_scalar(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
   switch (param.kind) {
     case ParamKind::kBool:
-      if (scalar_of(value) != NumberKind::kBool) {
+      if (number_kind(value) != 'b') {
         refuse_type(index, "must be a bool, but it is ", describe(value), ".");
       }
       store(index, PyObject_IsTrue(value) == 1);
@@ -270,7 +256,7 @@ void RawArguments::add_scalar(size_t index, PyObject* value) {
       store(index, c10::BFloat16(static_cast<float>(as_double(index, value))).x);
       break;
     case ParamKind::kComplex: {
-      if (scalar_of(value) == NumberKind::kNone) {
+      if (number_kind(value) == 0) {
         refuse_type(index, "must be a complex number, but it is ", describe(value), ".");
       }
       const Py_complex number = PyComplex_AsCComplex(value);

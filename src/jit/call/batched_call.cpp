@@ -2,66 +2,78 @@
 
 #include <ATen/ops/stack.h>
 
-#include "common/torch/registration/batching.h"
 #include "common/torch/registration/older_vmap.h"
 
 namespace torch_ops::jit {
 
-std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& samples, const char* uses,
-                              c10::function_ref<std::vector<Tensor>(int64_t sample)> call) {
-  const int64_t count = samples.guard_int(__FILE__, __LINE__);
-  TORCH_CHECK(count > 0, kernel.name,
-              ": torch.vmap over no samples at all is not possible for a kernel that uses ", uses,
-              ".");
-  std::vector<std::vector<Tensor>> columns;
-  for (int64_t sample = 0; sample < count; ++sample) {
-    const std::vector<Tensor> made = call(sample);
-    columns.resize(made.size());
-    for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
+std::vector<Tensor> call_samples(const Signature& kernel, const OpInputs& inputs,
+                                 at::TensorList more, bool apart, const char* uses, SampleCall one,
+                                 SamplesCall all) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+  const int64_t level = batching::current_level();
+  const std::vector<Batched> tensors = batching::unwrap(inputs.tensors, level);
+  const std::vector<Batched> others = batching::unwrap(more, level);
+  std::optional<c10::SymInt> samples;
+  for (const auto* list : {&tensors, &others}) {
+    for (const Batched& each : *list) {
+      if (each.axis) samples = each.size();
+    }
+  }
+  const auto call_one = [&](int64_t sample) {
+    const auto values_of = [&](const std::vector<Batched>& list) {
+      std::vector<Tensor> values;
+      for (const Batched& each : list) {
+        values.push_back(each.axis ? each.value.select(*each.axis, sample) : each.value);
+      }
+      return values;
+    };
+    return one(values_of(tensors), values_of(others));
+  };
+  if (!samples) return call_one(0);
+  const Arguments given = join_arguments(kernel, inputs);
+  for (size_t k = 0, at = 0; k < given.size(); ++k) {
+    if (given[k].tensor) apart |= tensors[at++].axis && kernel.in[k].raw;
   }
   std::vector<Tensor> results;
-  for (const auto& column : columns) results.push_back(at::stack(column));
+  if (apart) {
+    const int64_t count = samples->guard_int(__FILE__, __LINE__);
+    TORCH_CHECK(count > 0, kernel.name,
+                ": torch.vmap over no samples at all is not possible for a kernel that uses ", uses,
+                ".");
+    std::vector<std::vector<Tensor>> columns;
+    for (int64_t sample = 0; sample < count; ++sample) {
+      const std::vector<Tensor> made = call_one(sample);
+      columns.resize(made.size());
+      for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
+    }
+    for (const auto& column : columns) results.push_back(at::stack(column));
+  } else {
+    results = all(tensors, others, given, *samples);
+  }
+  for (Tensor& result : results) {
+    result = at::functorch::makeBatched(std::move(result), 0, level);
+  }
   return results;
 }
 
-std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
+std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& inputs, bool apart,
                                  OpCall call) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const int64_t level = batching::current_level();
-  const std::vector<batching::Batched> inputs = batching::unwrap(op_inputs.tensors, level);
-  const Arguments given = join_arguments(kernel, op_inputs);
-  int64_t rank = 0;
-  std::optional<c10::SymInt> samples;
-  for (size_t k = 0, at = 0; k < given.size(); ++k) {
-    if (!given[k].tensor) continue;
-    const batching::Batched& input = inputs[at++];
-    if (input.axis) samples = input.size();
-    apart |= kernel.in[k].raw && input.axis;
-    if (!kernel.in[k].raw) rank = std::max(rank, given[k].tensor->dim());
-  }
-  std::vector<Tensor> results;
-  if (!samples) {
-    std::vector<Tensor> values;
-    for (const auto& input : inputs) values.push_back(input.value);
+  const auto one = [&](const std::vector<Tensor>& values, const std::vector<Tensor>&) {
     return call(values, std::nullopt);
-  }
-  if (apart) {
-    const char* const uses = "raw parameters, the index or the number of elements";
-    results = call_each(kernel, *samples, uses, [&](int64_t sample) {
-      std::vector<Tensor> values;
-      for (const auto& input : inputs) {
-        values.push_back(input.axis ? input.value.select(*input.axis, sample) : input.value);
-      }
-      return call(values, std::nullopt);
-    });
-  } else {
+  };
+  const auto all = [&](const std::vector<Batched>& tensors, const std::vector<Batched>&,
+                       const Arguments& given, const c10::SymInt&) {
+    int64_t rank = 0;
+    for (size_t k = 0; k < given.size(); ++k) {
+      if (given[k].tensor && !kernel.in[k].raw) rank = std::max(rank, given[k].tensor->dim());
+    }
     // In a sample a 0-d tensor gives way to others in type promotion; with the axis of the samples
     // it no longer would. So each is brought to its type first.
     const Types types = resolve_types(kernel, given, {});
     std::vector<Tensor> values;
     for (size_t k = 0, at = 0; k < given.size(); ++k) {
       if (!given[k].tensor) continue;
-      const batching::Batched& input = inputs[at++];
+      const Batched& input = tensors[at++];
       if (kernel.in[k].raw || !input.axis) {
         values.push_back(input.value);
         continue;
@@ -73,12 +85,10 @@ std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inp
       }
       values.push_back(std::move(value));
     }
-    results = call(values, rank);
-  }
-  for (Tensor& result : results) {
-    result = at::functorch::makeBatched(std::move(result), 0, level);
-  }
-  return results;
+    return call(values, rank);
+  };
+  return call_samples(kernel, inputs, {}, apart,
+                      "raw parameters, the index or the number of elements", one, all);
 }
 
 torch::CppFunction rule_for_older_vmap() { return older_vmap::rule(); }

@@ -9,22 +9,35 @@
 #include <optional>
 #include <vector>
 
+#include "common/torch/registration/batching.h"
 #include "jit/call/signature.h"
 
 namespace torch_ops::jit {
+
+using batching::Batched;
+
+// A call without samples, of an op's inputs and of what it has besides.
+using SampleCall = c10::function_ref<std::vector<Tensor>(const std::vector<Tensor>& tensors,
+                                                         const std::vector<Tensor>& more)>;
+// One call of all samples. `given` are the arguments as a sample seems to have them. The results
+// have the samples in front.
+using SamplesCall = c10::function_ref<std::vector<Tensor>(
+    const std::vector<Batched>& tensors, const std::vector<Batched>& more, const Arguments& given,
+    const c10::SymInt& samples)>;
+
+// A call under the FuncTorchBatched key: by all(), or, where `apart` or where samples differ in a
+// raw array, by one() for each sample. `uses`: what makes one call of all impossible.
+std::vector<Tensor> call_samples(const Signature& kernel, const OpInputs& inputs,
+                                 at::TensorList more, bool apart, const char* uses, SampleCall one,
+                                 SamplesCall all);
 
 // Calls the op on these tensors. `sample_rank`: the axes of a sample, where tensors that are not
 // raw may have that of the samples in front of as many; nothing where there are no samples.
 using OpCall = c10::function_ref<std::vector<Tensor>(const std::vector<Tensor>& tensors,
                                                      std::optional<int64_t> sample_rank)>;
 
-// The results of a call for each sample, stacked. `uses`: what makes one call of all impossible.
-std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& samples, const char* uses,
-                              c10::function_ref<std::vector<Tensor>(int64_t sample)> call);
-
-// A call under the FuncTorchBatched key: one call of the op with an axis more, or, where `apart` or
-// where samples differ in a raw array, one for each sample.
-std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
+// The same of ops whose inputs broadcast: one call of all has an axis more.
+std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& inputs, bool apart,
                                  OpCall call);
 
 // What is registered for the Batched key (common/torch/registration/older_vmap.h).

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "common/torch/registration/batching.h"
 #include "jit/call/batched_call.h"
 #include "jit/call/registered.h"
 #include "jit/indexed/indexed.h"
@@ -26,16 +25,13 @@ std::shared_ptr<Indexed> Indexed::derived(const std::string& kind, const std::ve
 
 namespace {
 
-// A tensor, and where it has the axis of the samples; nothing: it is the same for all.
-using Sample = batching::Batched;
-
 Tensor unsqueezed(Tensor tensor, int64_t axis, int64_t times) {
   for (; times > 0; --times) tensor = tensor.unsqueeze(axis);
   return tensor;
 }
 
 // Gives a tensor the samples' axis at `position`, of their number where it must have it, else of 1.
-Tensor with_samples(const Sample& sample, int64_t position, const c10::SymInt& samples,
+Tensor with_samples(const Batched& sample, int64_t position, const c10::SymInt& samples,
                     bool must_have) {
   if (sample.axis || must_have) return sample.expanded_at(position, samples);
   return sample.value.unsqueeze(position);
@@ -64,7 +60,7 @@ struct Batcher {
 
   // A sample that has no axes gives way to others in type promotion; with that of the samples it no
   // longer would.
-  Sample typed(size_t k, Sample sample, const Types& types) const {
+  Batched typed(size_t k, Batched sample, const Types& types) const {
     if (given[k].tensor->dim() == 0 && (sample.axis || is_like[k])) {
       sample.value = sample.value.to(call.indices[0].device(), types.in[k]);
     }
@@ -72,7 +68,7 @@ struct Batcher {
   }
 
   // With one index for all samples, their axis is one more of the features', the first.
-  Tensor as_feature(size_t k, const Sample& sample, const c10::SymInt& samples,
+  Tensor as_feature(size_t k, const Batched& sample, const c10::SymInt& samples,
                     int64_t& axis) const {
     const int64_t own = given[k].tensor->dim(), shift = rank - own;
     if (shift <= call.batch_dims) {
@@ -86,7 +82,7 @@ struct Batcher {
   }
 
   // With an index for each sample, it is one more of the batch's, the first.
-  Tensor as_batch(size_t k, const Sample& sample, const c10::SymInt& samples) const {
+  Tensor as_batch(size_t k, const Batched& sample, const c10::SymInt& samples) const {
     const int64_t own = given[k].tensor->dim();
     const bool is_read = kernel.in_roles[k].index >= 0;
     if (!sample.axis && !is_like[k] && !is_read && own < rank) return sample.value;
@@ -95,92 +91,54 @@ struct Batcher {
   }
 };
 
-// `logical` are the tensors as a sample seems to have them. The results have the samples in front.
-std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,
-                                    const OpInputs& logical, const std::vector<Sample>& indices,
-                                    const Call& of_sample, const c10::SymInt& samples,
-                                    bool winners) {
-  const Arguments given = join_arguments(kernel, logical);
-  const Batcher batcher(kernel, given, of_sample);
-  const auto has_axis = [](const Sample& sample) { return sample.axis.has_value(); };
-  const bool apart_indices = std::any_of(indices.begin(), indices.end(), has_axis);
-  bool apart = kernel.uses_index || kernel.uses_size;
-  for (size_t k = 0, at = 0; k < given.size(); ++k) {
-    if (given[k].tensor) apart |= has_axis(tensors[at++]) && kernel.in[k].raw;
-  }
-  Call call = of_sample;
-  if (apart) {
-    const char* const uses = "raw parameters, the entry's number or the number of entries";
-    return call_each(kernel, samples, uses, [&](int64_t s) {
-      const auto one = [&](const Sample& sample) {
-        return sample.axis ? sample.value.select(*sample.axis, s) : sample.value;
-      };
-      std::vector<Tensor> values;
-      for (const Sample& sample : tensors) values.push_back(one(sample));
-      for (size_t k = 0; k < indices.size(); ++k) call.indices[k] = one(indices[k]);
-      return call_op(kernel, logical.with(values), call, winners);
-    });
-  }
-  const Types types = resolve_types(kernel, given, {});
-  std::vector<Tensor> values;
-  std::vector<int64_t> axes(given.size());
-  for (size_t k = 0, at = 0; k < given.size(); ++k) {
-    if (!given[k].tensor) continue;
-    const Sample sample = batcher.typed(k, tensors[at++], types);
-    values.push_back(kernel.in[k].raw ? sample.value
-                     : apart_indices  ? batcher.as_batch(k, sample, samples)
-                                      : batcher.as_feature(k, sample, samples, axes[k]));
-  }
-  for (size_t k = 0; k < indices.size(); ++k) {
-    call.indices[k] = apart_indices ? with_samples(indices[k], 0, samples, true) : indices[k].value;
-  }
-  if (apart_indices) {
-    TORCH_CHECK(call.plans.empty(), kernel.name,
-                ": torch.vmap cannot map over the indices of a plan. Make one plan of the stacked "
-                "indices, with batch_dims.");
-    ++call.batch_dims;
-  }
-  std::vector<Tensor> results = call_op(kernel, logical.with(values), call, winners);
-  if (apart_indices) return results;
-  for (size_t k = 0; k < results.size(); ++k) {
-    const int64_t like = k < kernel.out.size() ? kernel.out[k].like : -1;
-    results[k] = results[k].movedim(like >= 0 ? axes[like] : of_sample.batch_dims + 1, 0);
-  }
-  return results;
-}
-
 // On FuncTorchBatched.
-std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs, const Call& call,
-                                    bool winners) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const int64_t level = batching::current_level();
-  std::optional<c10::SymInt> samples;
-  const auto unwrap = [&](at::TensorList list) {
-    std::vector<Sample> unwrapped = batching::unwrap(list, level);
-    for (const Sample& each : unwrapped) {
-      if (each.axis) samples = each.size();
-    }
-    return unwrapped;
-  };
-  const std::vector<Sample> values = unwrap(inputs.tensors), indices = unwrap(call.indices);
-  for (const Sample& part : unwrap(call.plans)) {
+std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs,
+                                    const Call& of_sample, bool winners) {
+  for (const Batched& part : batching::unwrap(of_sample.plans, batching::current_level())) {
     TORCH_CHECK(!part.axis, kernel.name,
                 ": torch.vmap cannot map over a plan. Make one plan of the stacked indices, with "
                 "batch_dims.");
   }
-  if (!samples) {
-    std::vector<Tensor> plain;
-    for (const Sample& value : values) plain.push_back(value.value);
-    Call below = call;
-    for (size_t k = 0; k < indices.size(); ++k) below.indices[k] = indices[k].value;
-    return call_op(kernel, inputs.with(plain), below, winners);
-  }
-  std::vector<Tensor> results =
-      call_on_samples(kernel, values, inputs, indices, call, *samples, winners);
-  for (Tensor& result : results) {
-    result = at::functorch::makeBatched(std::move(result), 0, level);
-  }
-  return results;
+  Call call = of_sample;
+  const auto one = [&](const std::vector<Tensor>& values, const std::vector<Tensor>& indices) {
+    call.indices = indices;
+    return call_op(kernel, inputs.with(values), call, winners);
+  };
+  const auto all = [&](const std::vector<Batched>& tensors, const std::vector<Batched>& indices,
+                       const Arguments& given, const c10::SymInt& samples) {
+    const Batcher batcher(kernel, given, of_sample);
+    const bool apart_indices = std::any_of(indices.begin(), indices.end(),
+                                           [](auto& index) { return index.axis.has_value(); });
+    const Types types = resolve_types(kernel, given, {});
+    std::vector<Tensor> values;
+    std::vector<int64_t> axes(given.size());
+    for (size_t k = 0, at = 0; k < given.size(); ++k) {
+      if (!given[k].tensor) continue;
+      const Batched sample = batcher.typed(k, tensors[at++], types);
+      values.push_back(kernel.in[k].raw ? sample.value
+                       : apart_indices  ? batcher.as_batch(k, sample, samples)
+                                        : batcher.as_feature(k, sample, samples, axes[k]));
+    }
+    for (size_t k = 0; k < indices.size(); ++k) {
+      call.indices[k] =
+          apart_indices ? with_samples(indices[k], 0, samples, true) : indices[k].value;
+    }
+    if (apart_indices) {
+      TORCH_CHECK(call.plans.empty(), kernel.name,
+                  ": torch.vmap cannot map over the indices of a plan. Make one plan of the "
+                  "stacked indices, with batch_dims.");
+      ++call.batch_dims;
+    }
+    std::vector<Tensor> results = call_op(kernel, inputs.with(values), call, winners);
+    if (apart_indices) return results;
+    for (size_t k = 0; k < results.size(); ++k) {
+      const int64_t like = k < kernel.out.size() ? kernel.out[k].like : -1;
+      results[k] = results[k].movedim(like >= 0 ? axes[like] : of_sample.batch_dims + 1, 0);
+    }
+    return results;
+  };
+  return call_samples(kernel, inputs, of_sample.indices, kernel.uses_index || kernel.uses_size,
+                      "raw parameters, the entry's number or the number of entries", one, all);
 }
 
 }  // namespace

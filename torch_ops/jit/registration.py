@@ -95,13 +95,17 @@ _functions: dict[str, list[tuple[list[Any], Any]]] = {}
 _MOST_OVERLOADS = 16
 
 
-def _define(name: str, arguments: str, result: str) -> torch.library.Library:
+def _define(name: str, arguments: str, result: str, call: Callable[..., Any]) -> None:
+    """Registers a composition, which calls the kernel's own op."""
     namespace, _, bare = name.partition("::")
     if namespace not in _libraries:
         _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
     library = _libraries[namespace]
     library.define(f"{bare}({arguments}) -> {result}", tags=(torch.Tag.pt2_compliant_tag,))
-    return library
+    # The kernel's own op has derivatives, or refuses them, batching rule and fake kernel;
+    # torch.vmap does not use a composition as a rule by itself.
+    for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
+        library.impl(bare, call, key)
 
 
 class KernelOp:
@@ -190,11 +194,7 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
         )
         overload = "numbers" + "".join("01"[bit] for bit in numbers) if any(numbers) else "default"
         full = name if overload == "default" else f"{name}.{overload}"
-        library = _define(full, arguments, result)
-        # The kernel's own op has derivatives, batching rule and fake kernel; torch.vmap does not
-        # use a composition as a rule by itself.
-        for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
-            library.impl(full.partition("::")[2], call, key)
+        _define(full, arguments, result, call)
         overloads[numbers] = overload
     made = KernelOp(name, kernel, [param.name for param in kernel.inputs])
     made._with_numbers = {
@@ -210,16 +210,13 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
         return _ops[name]
     count = len(kernel.inputs)
     arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
-    library = _define(name, f"{arguments}, int[1]? dim=None, bool keepdim=False", "Tensor")
 
     def call(*args: Any) -> Tensor:
         dim = args[count] if len(args) > count else None
         keepdim = args[count + 1] if len(args) > count + 1 else False
         return kernel(*args[:count], dim=dim, keepdim=keepdim)
 
-    # The kernel's own op refuses derivatives, and has batching rule and fake kernel.
-    for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
-        library.impl(name.partition("::")[2], call, key)
+    _define(name, f"{arguments}, int[1]? dim=None, bool keepdim=False", "Tensor", call)
     _ops[name] = KernelOp(name, kernel, ())
     return _ops[name]
 

@@ -35,14 +35,6 @@ def kernels_in(artefact: Artefact) -> list[str]:
     return list(dict.fromkeys(symbol.decode() for symbol in found))
 
 
-_PTX_KINDS = {
-    "f": Kind.FLOAT,
-    "s": Kind.BITS,
-    "u": Kind.BITS,
-    "b": Kind.BITS,
-}
-
-
 def params_in_ptx(ptx: str, symbol: str) -> list[Param]:
     """The parameters of a kernel in PTX: their sizes, and which are floats."""
     begin = re.search(rf"\.entry\s+{re.escape(symbol)}\s*\(([^)]*)\)", ptx)
@@ -59,5 +51,7 @@ def params_in_ptx(ptx: str, symbol: str) -> list[Param]:
         elif bits == "64" and kind != "f":
             params.append((text, Kind.UNKNOWN, 8, [], "", 1, True))
         else:
-            params.append((text, _PTX_KINDS[kind], int(bits) // 8, [], "", 1, False))
+            is_float = kind == "f"  # of other numbers the sign is not known
+            number = Kind.FLOAT if is_float else Kind.BITS
+            params.append((text, number, int(bits) // 8, [], "", 1, False))
     return params

@@ -50,14 +50,7 @@ class _Writer:
     def __init__(self, program: Program, form: Form) -> None:
         self.program, self.form = program, form
         params = (*program.outputs, *program.inputs)
-        by_type = {
-            param.type: dtype
-            for param, dtype in zip(params, form.computed, strict=True)
-            if not param.wide
-        }
-        for param, dtype in zip(params, form.computed, strict=True):
-            by_type.setdefault(param.type, dtype)
-        self.types = Types(by_type)
+        self.types = Types.of(params, form.computed)
         self.arguments = Arguments(
             params,
             form.stored,

@@ -77,8 +77,7 @@ class _Writer:
     def __init__(self, program: Program, form: PassForm, unroll: int) -> None:
         self.program, self.form = program, form
         params = (*program.outputs, *program.inputs)
-        by_type = {param.type: dtype for param, dtype in zip(params, form.computed, strict=True)}
-        self.types = Types(by_type)
+        self.types = Types.of(params, form.computed)
         values = {param.name: self.types.name(param, program.depth) for param in params}
         count = len(program.outputs)
         # Outputs are never raw, and are counted apart.

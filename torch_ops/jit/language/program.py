@@ -52,6 +52,11 @@ class Types:
 
     by_type: Mapping[torch.dtype | str, torch.dtype]
 
+    @staticmethod
+    def of(params: Sequence[Param], computed: Sequence[torch.dtype]) -> Types:
+        """By what each parameter is computed in. In code a wide one differs in nothing."""
+        return Types({param.type: dtype for param, dtype in zip(params, computed, strict=True)})
+
     def dtype(self, param: Param) -> torch.dtype:
         """What a parameter is computed in; float32 and the 16-bit types are one here."""
         return self.by_type[param.type] if isinstance(param.type, str) else param.type

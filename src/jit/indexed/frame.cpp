@@ -99,9 +99,7 @@ class Framer {
           highest_ ? c10::str(", that of ", kernel_.in[*highest_].name, " with shape ",
                               arguments_[*highest_].tensor->sym_sizes())
                    : "",
-          ", but its shape is ", own,
-          ". One value for each row is of "
-          "shape ",
+          ", but its shape is ", own, ". One value for each row is of shape ",
           c10::SymIntArrayRef(wanted), ".");
     });
   }
@@ -175,8 +173,7 @@ class Framer {
         TORCH_CHECK_VALUE(false, name(), ": axis ", d - shift, " of ", kernel_.in[k].name,
                           " with shape ", sizes, " must be 1 or the number of ",
                           d < batch ? "batches" : "entries", ", ", wanted,
-                          ": what is read by no "
-                          "index has a row for each entry.");
+                          ": what is read by no index has a row for each entry.");
       }
     });
   }

@@ -129,8 +129,8 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
 // Raises where tensors are on several devices; 0-d tensors on the CPU count as numbers.
 void check_devices(const Indexed& kernel, const Arguments& arguments, const Call& call);
 // Shapes and dtypes of what `run` returns, on tensors of `device`.
-std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, const Frame& frame,
-                             c10::Device device, bool winners, bool is_meta);
+std::vector<Tensor> allocate(const Indexed& kernel, const Types& types, const Frame& frame,
+                             c10::Device device, bool winners);
 
 // Calls the registered op.
 std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const Call& call,

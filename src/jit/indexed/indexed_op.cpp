@@ -168,7 +168,8 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
            const Arguments arguments = join_arguments(*kernel, inputs);
            check_devices(*kernel, arguments, call);
            const Frame frame = frame_of(*kernel, arguments, call);
-           return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
+           const Types types = resolve_types(*kernel, arguments, {});
+           return allocate(*kernel, types, frame, c10::kMeta, winners);
          }));
     impl(c10::DispatchKey::FuncTorchBatched,
          with_call([kernel](const auto&... args) { return indexed_batched(*kernel, args...); }));

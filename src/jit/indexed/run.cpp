@@ -198,15 +198,14 @@ Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices) 
   return found;
 }
 
-std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, const Frame& frame,
-                             c10::Device device, bool winners, bool is_meta) {
-  const Types types = resolve_types(kernel, arguments, {});
+std::vector<Tensor> allocate(const Indexed& kernel, const Types& types, const Frame& frame,
+                             c10::Device device, bool winners) {
   check_reductions(kernel, types);
   std::vector<Tensor> outputs;
   const auto make = [&](const c10::SymDimVector& sizes, ScalarType type) {
     const auto options = at::TensorOptions().dtype(type).device(device);
-    outputs.push_back(is_meta ? at::empty_symint(sizes, options)
-                              : new_output(C10_AS_INTARRAYREF_SLOW(sizes), options));
+    outputs.push_back(device.is_meta() ? at::empty_symint(sizes, options)
+                                       : new_output(C10_AS_INTARRAYREF_SLOW(sizes), options));
   };
   for (size_t k = 0; k < kernel.out.size(); ++k) make(frame.outputs[k], types.out[k]);
   for (size_t k = 0; winners && k < kernel.out.size(); ++k) {
@@ -288,7 +287,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
     problem.longest.push_back(k < call.longest.size() ? call.longest[k] : -1);
   }
   check_plans(kernel, call, problem);
-  std::vector<Tensor> results = allocate(kernel, arguments, frame, device, winners, false);
+  std::vector<Tensor> results = allocate(kernel, types, frame, device, winners);
   problem.outputs.assign(results.begin(),
                          results.begin() + static_cast<int64_t>(kernel.out.size()));
   problem.winners.resize(kernel.out.size());
@@ -335,14 +334,11 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
       found->second.push_back(k);
     }
   }
-  const bool is_plain_plan = !call.plans.empty();
+  const size_t count = kernel.indices.size();
   const auto has_order = [&](const Target& target) {
     return device.is_cpu() ||
-           (is_plain_plan &&
-            planned(call.plans, static_cast<size_t>(target.index), kernel.indices.size())
-                .is_known());
+           planned(call.plans, static_cast<size_t>(target.index), count).is_known();
   };
-  const size_t count = kernel.indices.size();
   std::vector<int64_t> reads(count);  // of rows, by index
   for (const Operand& operand : problem.operands) {
     if (operand.by >= 0) ++reads[operand.by];
@@ -360,7 +356,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
         }
       }
       order = orders[index];
-    } else if (target.walk == 'e' && is_plain_plan) {
+    } else if (target.walk == 'e' && !call.plans.empty()) {
       order = order_of_entries(problem, target, call, reads);
     }
     run_pass(kernel, problem, target, outputs, order, device);

@@ -89,8 +89,8 @@ void RawArguments::add_tensor(size_t index, const at::Tensor& tensor) {
   if (!strided_ && !tensor.is_contiguous()) {
     refuse_value(index, "must be contiguous, but it has shape ", tensor.sizes(), " and strides ",
                  tensor.strides(),
-                 ". Pass .contiguous(), or strided=True if the kernel takes "
-                 "the strides into account.");
+                 ". Pass .contiguous(), or strided=True if the kernel takes the strides into "
+                 "account.");
   }
   if (tensor.is_conj() || tensor.is_neg()) {
     refuse_value(index,
@@ -302,8 +302,7 @@ RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, p
       add_unknown(i, value, stream);
     } else if (THPVariable_Check(value)) {
       refuse_type(i, "is not a pointer, but ", describe(value),
-                  " is given. A tensor's value "
-                  "is passed as .item().");
+                  " is given. A tensor's value is passed as .item().");
     } else {
       add_scalar(i, value);
     }

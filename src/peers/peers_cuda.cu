@@ -106,17 +106,11 @@ void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, bool n
     TORCH_OPS_LAUNCH(address_rows_kernel, grid_x(count, kPeerThreads), kPeerThreads, 0, to,
                      addresses);
     if (inner == 0) return;
-    const auto total = [&](auto columns) {
+    const sorted::Shape<Id> rows(RowLayout::contiguous(1, 1, count, count, inner));
+    with_columns<kVectorSize<Sum>>(call.values, inner, [&](auto columns) {
       total_runs<Sums<columns(), Sum>, sorted::RowsByAddress<Sum, Value>>(
-          call.values, addresses, sorted::Shape<Id>(1, 1, count, count, inner), numbers,
-          entries->positions, {}, nullptr);
-    };
-    constexpr int kWide = kVectorSize<Sum>;
-    if (inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
-      total(std::integral_constant<int, kWide>());
-    } else {
-      total(std::integral_constant<int, 1>());
-    }
+          call.values, addresses, rows, numbers, entries->positions, {}, nullptr);
+    });
   });
 }
 #define INSTANTIATE(T) \

@@ -56,6 +56,19 @@ struct TotalOf<SegmentRule::kWhereLargest, Value> {
 template <class Value>
 struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
 
+// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes matter.
+struct Pieces {
+  char* base;
+  size_t bytes = 0;
+
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+    return piece;
+  }
+};
+
 // How the threads of a call share its rows.
 struct SegmentLaunch {
   RowPieces columns;
@@ -71,7 +84,7 @@ struct SegmentLaunch {
   }
 
   // Memory for long segments, the totals of a chunk taking `bytes`; returns how much there is.
-  int64_t take(sorted::Pieces memory, int64_t bytes) {
+  int64_t take(Pieces memory, int64_t bytes) {
     longs.counters = memory.take<unsigned long long>(2);
     longs.items = memory.take<LongRows::Item>(longs.most_items);
     longs.mediums = memory.take<Id>(longs.most_items);

@@ -17,7 +17,8 @@ int main() {
   for (int64_t batch = 1; batch < 4; ++batch) {
     for (int64_t outer = 1; outer < 4; ++outer) {
       for (int64_t rows = 1; rows < 70; rows = 2 * rows + 1) {
-        const torch_ops::sorted::Shape<uint32_t> shape{batch, outer, 5, rows, 2};
+        const torch_ops::sorted::Shape<uint32_t> shape(
+            torch_ops::RowLayout::contiguous(batch, outer, rows, /*entries=*/5, /*inner=*/2));
         const int64_t last_row = (batch - 1) * outer * rows + rows - 1;  // of a first slice
         CHECK(last_row < shape.no_row);
         // A key is that of the first slice; the others are `rows` further each.

@@ -1,8 +1,9 @@
 // The best values, their positions, and products.
-#include <limits>
+#include <algorithm>
 
 #include "common/cuda/launch.cuh"
 #include "common/cuda/scratch.h"
+#include "common/elementwise/joins.h"
 #include "scatter/cuda/best/arg.cuh"
 #include "scatter/cuda/best/best.cuh"
 #include "scatter/cuda/best/values.cuh"
@@ -12,17 +13,9 @@
 namespace torch_ops {
 namespace {
 
-// Calls use with the number of columns of a lane: as many as rows and pointer allow, up to 4 or 16
-// bytes, or one.
-template <class Value, class Use>
-void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
-  constexpr int kWide = std::min(kVectorSize<Value>, 4);
-  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
-    use(std::integral_constant<int, kWide>());
-  } else {
-    use(std::integral_constant<int, 1>());
-  }
-}
+// Columns of a lane, if rows and pointer allow: up to 4, or 16 bytes.
+template <class Value>
+constexpr int kWide = std::min(kVectorSize<Value>, 4);
 
 template <class T>
 __global__ void fill_kernel(T* memory, T value, int64_t count) {
@@ -48,7 +41,7 @@ void find_sorted(const ReduceCall<Value, int64_t>& call, bool largest,
   with_shape(call.layout, [&](const auto& shape) {
     const auto entries = entries_in_order(call, shape, errors);
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(entries.keys)>>;
-    with_columns(call.values, call.layout, [&](auto columns) {
+    with_columns<kWide<Value>>(call.values, call.layout.inner, [&](auto columns) {
       total_sorted<sorted::Best<columns(), Value, Id>>(call.values, call.result, shape, entries,
                                                        {largest}, call.layout.entries);
     });
@@ -119,9 +112,7 @@ void take_by_position(const ReduceCall<Value, Value>& call, bool largest, reduce
 // What all values are better than, or as good as.
 template <class T>
 T worst(bool largest) {
-  using Limits = std::numeric_limits<T>;
-  if constexpr (std::is_integral_v<T>) return largest ? Limits::min() : Limits::max();
-  return largest ? -Limits::infinity() : Limits::infinity();
+  return largest ? Better<true>::identity<T>() : Better<false>::identity<T>();
 }
 
 template <class Value, class T>
@@ -136,7 +127,7 @@ void start(const ReduceCall<Value, Value>& call, T* best, bool largest, reduce::
     TORCH_OPS_LAUNCH(reduce::mark_kernel, grid_x(layout.batch * layout.entries, kThreads), kThreads,
                      0, IndexView{call.index}, marks, layout, call.rule);
   }
-  with_columns(best, layout, [&](auto columns) {
+  with_columns<kWide<T>>(best, layout.inner, [&](auto columns) {
     launch_rows<columns()>(
         layout, layout.axis_size, 1, [&](dim3 blocks, int64_t column, const RowGrid& grid) {
           auto* kernel = reduce::start_kernel<columns(), Value, T>;
@@ -236,7 +227,7 @@ void scatter_prod(OnCuda on, const ReduceCall<Value, Value>& call, const IndexEr
   }
   with_shape(call.layout, [&](const auto& shape) {
     const auto entries = entries_in_order(call, shape, errors);
-    with_columns(call.values, call.layout, [&](auto columns) {
+    with_columns<kWide<Value>>(call.values, call.layout.inner, [&](auto columns) {
       total_sorted<Sums<columns(), SumOf<Value>, Times>>(call.values, call.result, shape, entries,
                                                          {}, static_cast<Value>(1));
     });

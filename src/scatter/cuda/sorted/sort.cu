@@ -10,25 +10,6 @@
 namespace torch_ops {
 namespace {
 
-// The memory for sorting: twice keys and positions, and CUB's own.
-template <class Id>
-struct Workspace {
-  Id* keys[2];
-  Id* positions[2];
-  void* sort;
-  size_t sort_bytes = 0;
-
-  Workspace(const sorted::Shape<Id>& shape, sorted::Pieces& memory) {
-    const int64_t count = shape.all_entries();
-    cub::DoubleBuffer<Id> no_keys, no_positions;
-    cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, no_keys, no_positions, count, 0,
-                                    shape.key_bits());
-    for (auto& piece : keys) piece = memory.take<Id>(count);
-    for (auto& piece : positions) piece = memory.take<Id>(count);
-    sort = memory.take<char>(sort_bytes);
-  }
-};
-
 template <class Id>
 __global__ void keys_kernel(IndexView index, sorted::Shape<Id> shape, int64_t batch_stride,
                             int64_t entry_stride, IndexRule rule, Id* __restrict__ keys,
@@ -76,19 +57,26 @@ SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
                                const IndexRule& rule, const sorted::Shape<Id>& shape,
                                const IndexErrorSite& errors) {
   const int64_t count = shape.all_entries();
-  sorted::Pieces sizes{nullptr};
-  Workspace<Id>(shape, sizes);
-  DeviceScratch memory(sizes.bytes);
-  sorted::Pieces pieces{static_cast<char*>(memory.get())};
-  Workspace<Id> work(shape, pieces);
+  cub::DoubleBuffer<Id> keys, positions;
+  size_t sort_bytes = 0;
+  const auto sort = [&](void* memory) {
+    TORCH_OPS_CUDA_CALL(cub::DeviceRadixSort::SortPairs(memory, sort_bytes, keys, positions, count,
+                                                        0, shape.key_bits(), current_stream()));
+  };
+  sort(nullptr);  // only tells how much memory it needs
+  const int64_t array_bytes = round_up(count * sizeof(Id), 256);
+  DeviceScratch memory(4 * array_bytes + sort_bytes);
+  char* const begin = static_cast<char*>(memory.get());
+  const auto array = [&](int number) {
+    return reinterpret_cast<Id*>(begin + number * array_bytes);
+  };
+  keys = {array(0), array(1)};
+  positions = {array(2), array(3)};
 
   TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
                    IndexView{index}, shape, layout.index_batch_stride, layout.index_entry_stride,
-                   rule, work.keys[0], work.positions[0], errors);
-  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
-  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  TORCH_OPS_CUDA_CALL(cub::DeviceRadixSort::SortPairs(
-      work.sort, work.sort_bytes, keys, positions, count, 0, shape.key_bits(), current_stream()));
+                   rule, keys.Current(), positions.Current(), errors);
+  sort(begin + 4 * array_bytes);
   return {keys.Current(), positions.Current(), std::move(memory)};
 }
 
@@ -119,8 +107,7 @@ template <class Id>
 void sort_entries(OnCuda on, const IndexArray& index, const RowLayout& layout, Id* rows, Id* order,
                   const IndexErrorSite& errors) {
   const HostScope scope(on.program);
-  const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                                layout.inner};
+  const sorted::Shape<Id> shape(layout);
   if (shape.all_entries() == 0) return;
   const IndexRule rule(IndexMode::kRaise, layout.axis_size);
   const SortedEntries<Id> entries = torch_ops::sort_entries(index, layout, rule, shape, errors);

@@ -8,16 +8,11 @@ template <class Value, class Result>
 void sum_sorted(const ReduceCall<Value, Result>& call, const IndexErrorSite& errors) {
   with_shape(call.layout, [&](const auto& shape) {
     const auto entries = entries_in_order(call, shape, errors);
-    constexpr int kWide = kVectorSize<Result>;  // a lane writes 16 bytes
-    const auto total = [&](auto columns) {
+    // A lane writes up to 16 bytes.
+    with_columns<kVectorSize<Result>>(call.values, shape.inner, [&](auto columns) {
       total_sorted<Sums<columns(), SumOf<Value>>>(call.values, call.result, shape, entries, {},
                                                   Result(0));
-    };
-    if (shape.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
-      total(std::integral_constant<int, kWide>());
-    } else {
-      total(std::integral_constant<int, 1>());
-    }
+    });
   });
 }
 

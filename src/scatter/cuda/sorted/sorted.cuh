@@ -18,7 +18,9 @@
 
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/host/ceil_div.h"
 #include "common/host/host_device.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cuda/sorted/runs.cuh"
 
 namespace torch_ops::sorted {
@@ -40,12 +42,12 @@ struct Shape {
   // in another slice it would be a row of the next slice, or beyond the result.
   Id no_row;
 
-  Shape(int64_t batch, int64_t outer, int64_t entries, int64_t axis_size, int64_t inner)
-      : batch(batch),
-        outer(outer),
-        entries(entries),
-        axis_size(axis_size),
-        inner(inner),
+  explicit Shape(const RowLayout& layout)
+      : batch(layout.batch),
+        outer(layout.outer),
+        entries(layout.entries),
+        axis_size(layout.axis_size),
+        inner(layout.inner),
         no_row(static_cast<Id>(((batch - 1) * outer + 1) * axis_size)) {}
 
   TORCH_OPS_HOST_DEVICE int64_t all_entries() const { return batch * entries; }
@@ -63,28 +65,8 @@ struct Shape {
   TORCH_OPS_HOST_DEVICE static int64_t tile_entries(int lanes) {
     return int64_t{kThreads / lanes} * kSpan;
   }
-  int64_t tiles(int lanes) const {
-    const int64_t tile = tile_entries(lanes);
-    return (all_entries() + tile - 1) / tile;
-  }
+  int64_t tiles(int lanes) const { return ceil_div(all_entries(), tile_entries(lanes)); }
 };
-
-// ---- Workspace ----------------------------------------------------------------------------------
-
-// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes matter.
-struct Pieces {
-  char* base;
-  size_t bytes = 0;
-
-  template <class T>
-  T* take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(base + bytes);
-    bytes += (count * sizeof(T) + 255) / 256 * 256;
-    return piece;
-  }
-};
-
-// ---- Kernels ------------------------------------------------------------------------------------
 
 // Where the rows of a result are: one after the other,
 template <class Result>

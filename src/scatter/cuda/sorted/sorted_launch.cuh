@@ -18,11 +18,20 @@ void with_shape(const RowLayout& layout, Use&& use) {
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
   if (most < INT32_MAX) {
-    use(sorted::Shape<uint32_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                                layout.inner});
+    use(sorted::Shape<uint32_t>(layout));
   } else {
-    use(sorted::Shape<uint64_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                                layout.inner});
+    use(sorted::Shape<uint64_t>(layout));
+  }
+}
+
+// Calls use with the number of columns of a lane, of rows of `inner` values: kWide if rows and
+// pointer allow it, otherwise one.
+template <int kWide, class Value, class Use>
+void with_columns(const Value* values, int64_t inner, Use&& use) {
+  if (inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+    use(std::integral_constant<int, kWide>());
+  } else {
+    use(std::integral_constant<int, 1>());
   }
 }
 

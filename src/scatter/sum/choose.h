@@ -404,13 +404,9 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
       return cut_tiles(candidate.layout, candidate.device);
     case SumWay::kStreamed:
       return cut_streamed(candidate.problem, candidate.device);
-    case SumWay::kFew:
-    case SumWay::kSorted:
-    case SumWay::kEntries:
-    case SumWay::kValues:
+    default:
       return {};
   }
-  return {};
 }
 
 // Small and sparse pay with a plan too: then the plan is not used, and the bits are those of a

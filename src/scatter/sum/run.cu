@@ -112,11 +112,7 @@ void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErro
     case SumWay::kFew:
       if constexpr (kRounds && kFloats && sizeof(Value) == 2) return sum_few(call, errors);
       break;
-    case SumWay::kStaged:
-    case SumWay::kEntries:
-    case SumWay::kValues:
-    case SumWay::kTiles:
-    case SumWay::kStreamed:
+    default:
       return sum_by_atomics(call, plan, errors);
   }
   fail_without_kernel("SumWay");

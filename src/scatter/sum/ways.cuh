@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_view.cuh"
 #include "scatter/scatter_launch.h"
@@ -15,6 +16,17 @@ namespace torch_ops {
 // Zeros. For 16 bits in three quarters of the time of torch's kernel (docs/internals/log.md). The
 // next kernel may begin during this one. `leave_shared`: it needs much shared memory.
 void zero(void* memory, int64_t bytes, bool leave_shared = false);
+
+// Launches a kernel that may begin early (launch.cuh), or one that may not.
+template <class... Parameters, class... Arguments>
+void launch(bool early, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes,
+            const Arguments&... arguments) {
+  if (early) {
+    launch_early(kernel, grid, dim3(threads), shared_bytes, arguments...);
+  } else {
+    TORCH_OPS_LAUNCH(kernel, grid, threads, shared_bytes, arguments...);
+  }
+}
 
 // SumWay::kSmall; by a sparse cut, of 16-bit floats alone, kSparse.
 template <class Value>

@@ -30,10 +30,9 @@ struct Addition {
         return plan.adjacent ? staged<true>() : staged<false>();
       case SumWay::kEntries:
         return plan.adjacent ? entries<true>() : entries<false>();
-      case SumWay::kValues: {
-        const atomic::AtomicCall grid = make_grid(call.layout.inner);
-        return launch(atomic::add_values_kernel<Value, Sum>, grid, kLaneEntries, 1, 0);
-      }
+      case SumWay::kValues:
+        return launch_words(atomic::add_values_kernel<Value, Sum>, make_grid(call.layout.inner),
+                            kLaneEntries, 1, 0);
       case SumWay::kTiles:
         if constexpr (std::is_same_v<Sum, float>) return tiles();
         break;
@@ -55,25 +54,19 @@ struct Addition {
             call.result_count() > UINT32_MAX, call.rule};
   }
 
-  template <class... Parameters, class... Arguments>
-  void launch_on(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes,
+  template <class Kernel, class... Arguments>
+  void launch_on(Kernel* kernel, dim3 grid, int threads, int64_t shared_bytes,
                  const Arguments&... arguments) const {
-    const IndexView index{call.index};
-    if (fresh) {
-      launch_early(kernel, grid, dim3(threads), shared_bytes, call.values, index, call.result,
-                   call.layout, arguments..., errors);
-    } else {
-      TORCH_OPS_LAUNCH(kernel, grid, threads, shared_bytes, call.values, index, call.result,
-                       call.layout, arguments..., errors);
-    }
+    launch(fresh, kernel, grid, threads, shared_bytes, call.values, IndexView{call.index},
+           call.result, call.layout, arguments..., errors);
   }
 
   // A block has so many of the grid's words, in so many pieces of a row. Blocks of different chunks
   // run at the same time, as far as their parts of the table stay in the L2 cache: the rows that
   // many entries of one batch name would delay each other.
-  template <class... Parameters, class... Arguments>
-  void launch(void (*kernel)(Parameters...), atomic::AtomicCall grid, int64_t words, int64_t pieces,
-              int64_t shared_bytes, const Arguments&... arguments) const {
+  template <class Kernel, class... Arguments>
+  void launch_words(Kernel* kernel, atomic::AtomicCall grid, int64_t words, int64_t pieces,
+                    int64_t shared_bytes, const Arguments&... arguments) const {
     const DeviceLimits device = current_device_limits();
     const int64_t blocks = ceil_div(grid.grid.chunk_words(), words) * pieces;
     const int64_t chunks = grid.grid.chunks;
@@ -101,29 +94,25 @@ struct Addition {
   // Rows of one value, or of two or four floats.
   template <bool adjacent>
   void entries() const {
+    auto* kernel = atomic::add_entries_kernel<adjacent, 1, Value, Sum>;
     if constexpr (std::is_same_v<Sum, float>) {
-      if (call.layout.inner == 2) return entries_of<adjacent, 2>();
-      if (call.layout.inner == 4) return entries_of<adjacent, 4>();
+      if (call.layout.inner == 2) kernel = atomic::add_entries_kernel<adjacent, 2, Value, Sum>;
+      if (call.layout.inner == 4) kernel = atomic::add_entries_kernel<adjacent, 4, Value, Sum>;
     }
-    entries_of<adjacent, 1>();
-  }
-
-  template <bool adjacent, int D>
-  void entries_of() const {
-    launch(atomic::add_entries_kernel<adjacent, D, Value, Sum>, make_grid(1), kLaneEntries, 1, 0);
+    launch_words(kernel, make_grid(1), kLaneEntries, 1, 0);
   }
 
   void tiles() const {
     const TilesCut& cut = std::get<TilesCut>(plan.cut);
-    auto* kernel = cut.short_spans ? atomic::add_tiles_kernel<kTileVector, kWindow, Value, Sum>
-                                   : atomic::add_tiles_kernel<kTileVector, kSpan, Value, Sum>;
-    launch(kernel, make_grid(1), cut.tile_entries(), cut.split.pieces, 0, cut.split);
+    auto* kernel = cut.short_spans ? atomic::add_tiles_kernel<kWindow, Value>
+                                   : atomic::add_tiles_kernel<kSpan, Value>;
+    launch_words(kernel, make_grid(1), cut.tile_entries(), cut.split.pieces, 0, cut.split);
   }
 
   void streamed() const {
     const atomic::StreamedTiles tiles(std::get<StreamedCut>(plan.cut));
-    launch(atomic::add_streamed_kernel<Value, Sum>, make_grid(1), tiles.entries, tiles.pieces,
-           tiles.shared_bytes(sizeof(Value)), tiles);
+    launch_words(atomic::add_streamed_kernel<Value, Sum>, make_grid(1), tiles.entries, tiles.pieces,
+                 tiles.shared_bytes(sizeof(Value)), tiles);
   }
 };
 

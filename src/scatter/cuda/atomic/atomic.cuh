@@ -445,10 +445,11 @@ __device__ __forceinline__ int rank_in_groups(unsigned peers) {
 
 // A tile's entries in the form for sum_runs: grouped by place, warp by warp. For a tile all runs
 // are whole.
-template <int V, class Value, class Sum>
+template <class Value>
 struct LocalTile {
+  static constexpr int V = kTileVector;
   const Value* rows_of_values;  // of the tile's first entry
-  Sum* table;
+  float* table;
   const int64_t* keys;    // grouped
   const uint16_t* order;  // their numbers in the tile
   int count;
@@ -464,29 +465,21 @@ struct LocalTile {
     return *reinterpret_cast<const Vector<Value, V>*>(rows_of_values + place * inner + column);
   }
   __device__ __forceinline__ void ends(int64_t) const {}
-  __device__ __forceinline__ void whole(int64_t key, const Sums<V, Sum>& sums) const {
-    Sum* to = table + key * inner + column;
-    // Four at a time: the widest that there is an instruction for.
-    constexpr int kStep = V % 4 == 0 ? 4 : V;
-#pragma unroll
-    for (int v = 0; v < V; v += kStep) {
-      Sum some[kStep];
-#pragma unroll
-      for (int k = 0; k < kStep; ++k) some[k] = sums.values[v + k];
-      add_atomically<kStep>(to + v, some);
-    }
+  __device__ __forceinline__ void whole(int64_t key, const Sums<V, float>& sums) const {
+    add_atomically(table + key * inner + column, sums.values);
   }
-  __device__ __forceinline__ void enters(const Sums<V, Sum>&) const {}
-  __device__ __forceinline__ void leaves(const Sums<V, Sum>&) const {}
+  __device__ __forceinline__ void enters(const Sums<V, float>&) const {}
+  __device__ __forceinline__ void leaves(const Sums<V, float>&) const {}
 };
 
 // kSpanned: the entries of a group.
-template <int V, int kSpanned, class Value, class Sum>
+template <int kSpanned, class Value>
 __global__ void __launch_bounds__(kThreads, 4)
-    add_tiles_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
+    add_tiles_kernel(const Value* __restrict__ values, IndexView index, float* __restrict__ table,
                      RowLayout layout, AtomicCall call, RowPieces split,
                      const __grid_constant__ IndexErrorSite errors) {
-  __shared__ RunEdges<Sums<V, Sum>> edges;
+  constexpr int V = kTileVector;
+  __shared__ RunEdges<Sums<V, float>> edges;
   __shared__ int64_t keys[TilesCut::kMostEntries];
   __shared__ uint16_t order[TilesCut::kMostEntries];
   const int thread = static_cast<int>(threadIdx.x);
@@ -521,13 +514,13 @@ __global__ void __launch_bounds__(kThreads, 4)
     }
     __syncthreads();
 
-    LocalTile<V, Value, Sum> entries{values + (chunk.row + first) * layout.inner,
-                                     table,
-                                     keys,
-                                     order,
-                                     tile_entries,
-                                     layout.inner,
-                                     column};
+    LocalTile<Value> entries{values + (chunk.row + first) * layout.inner,
+                             table,
+                             keys,
+                             order,
+                             tile_entries,
+                             layout.inner,
+                             column};
     wait_for_kernel_before();
     sum_runs<kSpanned>(entries, edges, split.lanes, live);
   }

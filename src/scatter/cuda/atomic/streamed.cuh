@@ -17,18 +17,11 @@
 
 namespace torch_ops::atomic {
 
-// How the entries of a call are cut into tiles: several entries, or a piece of the columns of one.
-struct StreamedTiles {
-  int entries;
-  int pieces;   // of a row
-  int columns;  // of a piece
+struct StreamedTiles : StreamedCut {
   FastDivisor by_columns;
 
   explicit StreamedTiles(const StreamedCut& cut)
-      : entries(cut.entries),
-        pieces(cut.pieces),
-        columns(cut.columns),
-        by_columns(static_cast<uint32_t>(cut.columns)) {}
+      : StreamedCut(cut), by_columns(static_cast<uint32_t>(cut.columns)) {}
 
   // Of dynamic shared memory: a tile's values, at the same place in 16 bytes as in memory.
   int64_t shared_bytes(int64_t value_bytes) const {

@@ -142,13 +142,8 @@ struct FixedCall {
     const auto bytes = static_cast<int>(FixedCut::table_bytes(cut.table_rows * D) + source_bytes);
     allow_shared_bytes(kernel, bytes);
     const auto table_rows = static_cast<uint32_t>(cut.table_rows);
-    if (cut.bins > 0) {
-      launch_early(kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
-                   partials);
-    } else {
-      TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
-                       partials);
-    }
+    launch(cut.bins > 0, kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
+           partials);
   }
 
   void join(const float* partials, const Joined& joined) const {

@@ -7,23 +7,17 @@ namespace torch_ops {
 namespace {
 
 template <bool sparse, int V, class Value>
-void launch(const ReduceCall<Value, Value>& call, const SmallCut& cut,
-            const IndexErrorSite& errors) {
+void run(const ReduceCall<Value, Value>& call, const SmallCut& cut, const IndexErrorSite& errors) {
   using Sum = SumOf<Value>;
   auto* kernel = small::sum_kernel<sparse, V, Value, Sum>;
   const auto bytes = static_cast<int>(cut.bytes(sizeof(Sum)));
   allow_shared_bytes(kernel, bytes);
   const dim3 grid(static_cast<unsigned>(call.layout.slabs()), static_cast<unsigned>(cut.row_blocks),
                   static_cast<unsigned>(cut.strips));
-  const IndexView view{call.index};
-  if (sparse && !cut.fills) {
-    zero(call.result, call.result_count() * sizeof(Value), /*leave_shared=*/true);
-    launch_early(kernel, grid, cut.threads, bytes, call.values, view, call.result, call.layout,
-                 call.rule, cut, errors);
-  } else {
-    TORCH_OPS_LAUNCH(kernel, grid, cut.threads, bytes, call.values, view, call.result, call.layout,
-                     call.rule, cut, errors);
-  }
+  const bool zeroed = sparse && !cut.fills;
+  if (zeroed) zero(call.result, call.result_count() * sizeof(Value), /*leave_shared=*/true);
+  launch(zeroed, kernel, grid, cut.threads, bytes, call.values, IndexView{call.index}, call.result,
+         call.layout, call.rule, cut, errors);
 }
 
 }  // namespace
@@ -36,15 +30,15 @@ void sum_small(const ReduceCall<Value, Value>& call, const SmallCut& cut,
   constexpr int kWide = kFloat ? std::min<int>(kVectorSize<Value>, SmallCut::kColumns) : 1;
   const bool wide =
       call.layout.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value));
-  auto* run = wide ? launch<false, kWide, Value> : launch<false, 1, Value>;
+  auto* sum = wide ? run<false, kWide, Value> : run<false, 1, Value>;
   if (cut.sparse) {
     if constexpr (kFloat && sizeof(Value) == 2) {
-      run = wide ? launch<true, kWide, Value> : launch<true, 1, Value>;
+      sum = wide ? run<true, kWide, Value> : run<true, 1, Value>;
     } else {
       fail_without_kernel("sparse");
     }
   }
-  run(call, cut, errors);
+  sum(call, cut, errors);
 }
 
 #define INSTANTIATE(T) \

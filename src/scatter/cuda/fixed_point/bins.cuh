@@ -20,9 +20,8 @@ namespace torch_ops::fixed_point {
 
 constexpr int kTileThreads = 512;
 constexpr int kSumThreads = 512;
-constexpr int kThreads = 256;  // of the small kernels
-constexpr int kUnit = 32;      // entries that a warp loads at once
-constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth joining
+constexpr int kUnit = 32;  // entries that a warp loads at once
+constexpr int kHot = 8;    // lanes of a warp with one row, or bin, that are worth joining
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr uint16_t kWidened = 0x8000;  // next to a bound: the tile's values are floats of 32 bits
 
@@ -467,12 +466,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   // The padding of the last 16 bytes is never read.
   const int sorted = static_cast<int>(counts[call.bins]);
   const int64_t to = slab * call.slab_entries + first;
-  using Words = Vector<uint32_t, 4>;
   const auto copy = [&](void* destination, const void* source, int bytes) {
 #pragma unroll 2
     for (int at = thread * kVectorBytes; at < bytes; at += kTileThreads * kVectorBytes) {
-      *reinterpret_cast<Words*>(static_cast<char*>(destination) + at) =
-          *reinterpret_cast<const Words*>(static_cast<const char*>(source) + at);
+      *reinterpret_cast<Four*>(static_cast<char*>(destination) + at) =
+          *reinterpret_cast<const Four*>(static_cast<const char*>(source) + at);
     }
   };
   const int row_bytes = static_cast<int>(kWidens && fold ? sizeof(float) : sizeof(Word));

@@ -33,35 +33,20 @@ struct FixedCall {
     static_assert(sizeof(Counters) == FixedCut::kCountersBytes);
     const FixedCut::Scratch begin = cut.scratch(layout.entries, D * sizeof(Value), D);
     const DeviceScratch memory(begin.bytes);
-    const auto at = [&](int64_t bytes) -> void* {
-      return static_cast<char*>(memory.get()) + bytes;
-    };
-    const Workspace work{
-        static_cast<Word*>(at(begin.values)),       static_cast<uint16_t*>(at(begin.rows)),
-        static_cast<uint16_t*>(at(begin.bounds)),   static_cast<uint32_t*>(at(begin.joins)),
-        static_cast<Partials*>(at(begin.partials)), static_cast<float*>(at(begin.tables))};
+    char* const base = static_cast<char*>(memory.get());
     for (int64_t slab = 0; slab < layout.slabs(); slab += cut.slabs_at_once) {
       const int64_t slabs = std::min(cut.slabs_at_once, layout.slabs() - slab);
       if (cut.bins > 0) {
-        sum_bins(slab, slabs, work);
+        sum_bins(slab, slabs, begin, base);
       } else {
-        sum_slabs(slab, slabs, work);
+        sum_slabs(slab, slabs, reinterpret_cast<float*>(base + begin.tables));
       }
     }
   }
 
  private:
-  struct Workspace {
-    Word* values;
-    uint16_t* rows;
-    uint16_t* bounds;
-    uint32_t* joins;
-    Partials* partials;
-    float* tables;
-  };
-
   // Tables that contain whole slabs.
-  void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
+  void sum_slabs(int64_t first_slab, int64_t slabs, float* partials) const {
     using Source = SlabEntries<D, Value>;
     const Source source{
         reinterpret_cast<const Vector<Value, D>*>(values),
@@ -79,19 +64,24 @@ struct FixedCall {
         static_cast<uint32_t>(cut.kept_entries)};
     const int64_t tables = ceil_div(slabs, cut.slabs);
     const int64_t kept_bytes = cut.keeps ? cut.kept_bytes(D * sizeof(Value)) : 0;
-    sum(source, tables * cut.parts, kept_bytes, work.tables);
+    sum(source, tables * cut.parts, kept_bytes, partials);
     if (cut.parts == 1) return;
-    join(work.tables, {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
-                       static_cast<uint32_t>(cut.parts), /*bins=*/1, /*segments=*/1,
-                       layout.axis_size, first_slab, static_cast<uint32_t>(cut.table_rows)});
+    join(partials, {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
+                    static_cast<uint32_t>(cut.parts), /*bins=*/1, /*segments=*/1, layout.axis_size,
+                    first_slab, static_cast<uint32_t>(cut.table_rows)});
   }
 
-  void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
+  void sum_bins(int64_t first_slab, int64_t slabs, const FixedCut::Scratch& begin,
+                char* base) const {
+    auto* sorted_values = reinterpret_cast<Word*>(base + begin.values);
+    auto* sorted_rows = reinterpret_cast<uint16_t*>(base + begin.rows);
+    auto* bounds = reinterpret_cast<uint16_t*>(base + begin.bounds);
+    auto* joins = reinterpret_cast<uint32_t*>(base + begin.joins);
+    auto* partials = reinterpret_cast<Partials*>(base + begin.partials);
+    auto* tables = reinterpret_cast<float*>(base + begin.tables);
     const int64_t cells = slabs * cut.cells();
     const int64_t parts = slabs * cut.most_parts(layout.entries);
-    constexpr int64_t kPart = sizeof(Part) / sizeof(uint32_t);
-    constexpr int64_t kCounters = sizeof(Counters) / sizeof(uint32_t);
-    const int64_t bytes = (parts * kPart + kCounters + cells) * sizeof(uint32_t);
+    const int64_t bytes = parts * sizeof(Part) + sizeof(Counters) + cells * sizeof(uint32_t);
     const DeviceScratch zeros(bytes);
     zero(zeros.get(), bytes, /*leave_shared=*/true);
     auto* list = static_cast<Part*>(zeros.get());
@@ -114,25 +104,24 @@ struct FixedCall {
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
     launch_early(bin_tiles, grid_x(slabs * cut.tiles, 1), kTileThreads, tile_bytes,
-                 reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
-                 work.bounds, units, errors);
-    launch_early(list_parts_kernel, grid_x(cells, fixed_point::kThreads), fixed_point::kThreads, 0,
-                 units, static_cast<uint32_t>(cells), static_cast<uint32_t>(cut.bins),
+                 reinterpret_cast<const Word*>(values), index, bins, sorted_values, sorted_rows,
+                 bounds, units, errors);
+    launch_early(list_parts_kernel, grid_x(cells, kThreads), kThreads, 0, units,
+                 static_cast<uint32_t>(cells), static_cast<uint32_t>(cut.bins),
                  static_cast<uint32_t>(cut.segments), static_cast<uint32_t>(cut.part_units), list,
-                 static_cast<uint32_t>(parts), work.joins, static_cast<uint32_t>(slabs * cut.bins),
-                 work.partials, counters);
+                 static_cast<uint32_t>(parts), joins, static_cast<uint32_t>(slabs * cut.bins),
+                 partials, counters);
     using Source = BinEntries<D, Value>;
-    const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
-                        work.rows,
-                        work.bounds,
+    const Source source{reinterpret_cast<const Vector<Value, D>*>(sorted_values),
+                        sorted_rows,
+                        bounds,
                         list,
                         bins,
                         static_cast<uint32_t>(cut.tile_entries)};
-    sum(source, parts, sizeof(typename Source::Shared), work.tables);
-    join(work.tables,
-         {counters, work.joins, work.partials, static_cast<uint32_t>(slabs * cut.bins),
-          /*parts=*/0, static_cast<uint32_t>(cut.bins), static_cast<uint32_t>(cut.segments),
-          layout.axis_size, first_slab, static_cast<uint32_t>(cut.table_rows)});
+    sum(source, parts, sizeof(typename Source::Shared), tables);
+    join(tables, {counters, joins, partials, static_cast<uint32_t>(slabs * cut.bins),
+                  /*parts=*/0, static_cast<uint32_t>(cut.bins), static_cast<uint32_t>(cut.segments),
+                  layout.axis_size, first_slab, static_cast<uint32_t>(cut.table_rows)});
   }
 
   // Sums the parts that `source` has, a block each.

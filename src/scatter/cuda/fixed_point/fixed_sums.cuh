@@ -12,13 +12,12 @@
 
 #include <cstdint>
 
+#include "common/cuda/vectorized.cuh"
+
 namespace torch_ops {
 
 class FixedSums {
  public:
-  static constexpr int kMostValues = 65535;  // of a sum
-  static constexpr int kBytes = 12;          // per sum
-
   // `memory` is shared, with room for `count` sums; all threads of the block pass the same.
   __device__ FixedSums(void* memory, int count)
       : scales_(static_cast<uint32_t*>(memory)),
@@ -113,9 +112,7 @@ class FixedSums {
   // biased exponent is this less e.
   static constexpr uint32_t kScaled = 283;
 
-  struct alignas(16) Four {
-    uint32_t values[4];
-  };
+  using Four = Vector<uint32_t, 4>;
 
   // A predicate, and not a branch: those of several values would wait for each other.
   static __device__ __forceinline__ void raise(uint32_t* to, uint32_t seen, uint32_t magnitude) {

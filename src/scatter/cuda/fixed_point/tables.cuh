@@ -31,8 +31,8 @@
 
 namespace torch_ops::fixed_point {
 
-// Entries that a warp has loaded: U of each lane. kNeighbours: in succession.
-template <int U, int D, class Value, bool kNeighbours>
+// Entries that a warp has loaded: U of each lane.
+template <int U, int D, class Value>
 struct Batch {
   uint32_t rows[U];
   Vector<Value, D> values[U];
@@ -41,20 +41,22 @@ struct Batch {
   __device__ __forceinline__ bool has(int k) const { return live >> k & 1; }
 };
 
-// Sums of rows, by columns.
-template <int D>
+// Sums of rows, by columns, for the batches of a source.
+template <int D, class Source>
 struct Table {
+  using Entries = typename Source::Entries;
+  static constexpr int U = Source::U;
+  // Columns at once: as many as keep the loads of a lane independent, and fit the registers.
+  static constexpr int C = U * D <= 8 ? D : 8 / U;
   FixedSums sums;
   uint32_t rows;
 
-  template <int U, class Value, bool kNeighbours>
-  __device__ __forceinline__ void see(const Batch<U, D, Value, kNeighbours>& batch) const {
-    constexpr int C = columns_at_once(U);
+  __device__ __forceinline__ void see(const Entries& batch) const {
 #pragma unroll
     for (int column = 0; column < D; column += C) {
       uint32_t places[U * C];
       float values[U * C];
-      list_values<C>(batch, column, places, values);
+      list_values(batch, column, places, values);
 #pragma unroll
       for (int i = 0; i < U * C; ++i) {
         if (!batch.has(i / C)) values[i] = 0;
@@ -65,9 +67,7 @@ struct Table {
 
   // All lanes of a warp must call this. If many of them have one row, they join their values
   // for it: that of the last time, `common`, or the first lane's.
-  template <int U, class Value, bool kNeighbours>
-  __device__ __forceinline__ void add(const Batch<U, D, Value, kNeighbours>& batch,
-                                      uint32_t& common) const {
+  __device__ __forceinline__ void add(const Entries& batch, uint32_t& common) const {
     const auto many = [&](uint32_t row) {
       return count_lanes(batch.has(0) && batch.rows[0] == row) >= kHot;
     };
@@ -77,17 +77,16 @@ struct Table {
       joins = many(first);
       if (joins) common = first;
     }
-    constexpr int C = columns_at_once(U);
 #pragma unroll
     for (int column = 0; column < D; column += C) {
       uint32_t places[U * C];
       float values[U * C];
       FixedSums::Halves halves[U * C];
-      list_values<C>(batch, column, places, values);
+      list_values(batch, column, places, values);
       sums.split(places, values, halves);
       if (joins) {
 #pragma unroll
-        for (int c = 0; c < C; ++c) join<C>(batch, column, c, common, halves);
+        for (int c = 0; c < C; ++c) join(batch, column, c, common, halves);
       } else {
 #pragma unroll
         for (int k = 0; k < U; ++k) {
@@ -100,12 +99,8 @@ struct Table {
   }
 
  private:
-  // Of a batch: as many as keep the loads of a lane independent, and fit the registers.
-  static constexpr int columns_at_once(int entries) { return entries * D <= 8 ? D : 8 / entries; }
-
-  template <int C, int U, class Value, bool kNeighbours>
-  __device__ __forceinline__ void list_values(const Batch<U, D, Value, kNeighbours>& batch,
-                                              int column, uint32_t (&places)[U * C],
+  __device__ __forceinline__ void list_values(const Entries& batch, int column,
+                                              uint32_t (&places)[U * C],
                                               float (&values)[U * C]) const {
 #pragma unroll
     for (int i = 0; i < U * C; ++i) {
@@ -116,9 +111,7 @@ struct Table {
   }
 
   // Adds a column in which many of a warp's lanes have the row `common`.
-  template <int C, int U, class Value, bool kNeighbours>
-  __device__ __forceinline__ void join(const Batch<U, D, Value, kNeighbours>& batch, int first,
-                                       int column, uint32_t common,
+  __device__ __forceinline__ void join(const Entries& batch, int first, int column, uint32_t common,
                                        const FixedSums::Halves (&halves)[U * C]) const {
     const uint32_t places = (first + column) * rows;
     FixedSums::Halves joined{}, own{};  // of the common row, and of the lane's last one
@@ -130,7 +123,8 @@ struct Table {
         continue;
       }
       own += halves[k * C + column];
-      if (kNeighbours && k + 1 < U && batch.has(k + 1) && batch.rows[k + 1] == batch.rows[k]) {
+      if (Source::kNeighbours && k + 1 < U && batch.has(k + 1) &&
+          batch.rows[k + 1] == batch.rows[k]) {
         continue;
       }
       sums.add(places + batch.rows[k], own);
@@ -166,7 +160,9 @@ struct Destination {
 template <int D, class Value>
 struct SlabEntries {
   using Row = Vector<Value, D>;
-  using Entries = Batch<4, D, Value, /*kNeighbours=*/true>;
+  static constexpr int U = 4;
+  static constexpr bool kNeighbours = true;  // a lane's entries are in succession
+  using Entries = Batch<U, D, Value>;
   static constexpr int kBlocks = 2;
   static constexpr uint32_t kTableRows = 0;  // as in the call
   const Row* values;
@@ -303,12 +299,13 @@ template <int D, class Value>
 struct BinEntries {
   using Row = Vector<Value, D>;
   static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane in flight
+  static constexpr bool kNeighbours = false;
   static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
   static constexpr uint32_t kTableRows = FixedCut::bin_rows(D);
   static constexpr int kTiles = FixedCut::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
   static constexpr bool kWidens = sizeof(Row) == 2;  // some tiles have floats of 32 bits
-  using Entries = Batch<U, D, std::conditional_t<kWidens, float, Value>, /*kNeighbours=*/false>;
+  using Entries = Batch<U, D, std::conditional_t<kWidens, float, Value>>;
   const Row* values;
   const uint16_t* rows;
   const uint16_t* bounds;
@@ -469,11 +466,10 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
     sum_kernel(const __grid_constant__ Source source, uint32_t table_rows,
                Value* __restrict__ result, float* __restrict__ partials) {
   extern __shared__ __align__(16) unsigned char shared[];
-  static_assert(FixedCut::kSumBytes == FixedSums::kBytes);
   if (source.is_joined()) let_next_kernel_begin();
   // After the table, the shared memory that the source uses.
   const uint32_t rows = Source::kTableRows > 0 ? Source::kTableRows : table_rows;
-  const Table<D> table{FixedSums(shared, static_cast<int>(rows) * D), rows};
+  const Table<D, Source> table{FixedSums(shared, static_cast<int>(rows) * D), rows};
   table.sums.clear();
   typename Source::Span span;
   if (!source.find(shared + FixedCut::table_bytes(int64_t{rows} * D), span)) return;

@@ -19,8 +19,8 @@
 
 namespace torch_ops::reduce {
 
-// The rows of a call, as row_grid.cuh distributes them: `columns` of each, from the column to which
-// the kernel's pointers have been moved.
+// The rows of a call, as row_grid.cuh distributes them, from the column to which the kernel's
+// pointers have been moved.
 struct ArgCall {
   RowGrid grid;
   RowLayout layout;
@@ -28,15 +28,15 @@ struct ArgCall {
   bool largest;
 };
 
-constexpr int kUnroll = 4;  // values of a thread, a block apart, whose loads do not wait
+constexpr int kUnroll = 4;
 
-// kSecond: the second pass.
-template <bool kSecond, class Value>
-__global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
-                           OrderedKey<Value>* __restrict__ keys,
-                           unsigned long long* __restrict__ positions,
-                           const __grid_constant__ ArgCall call,
-                           const __grid_constant__ IndexErrorSite errors) {
+// Walks the values of a thread, kUnroll at a time, whose loads do not wait for each other:
+//   load(k, at)                       the value at an offset,
+//   look(k, place)                    at the element that it goes to; at any if the entry is bad,
+//   use(k, place, good, own, entry)   of the entry with the number `own` of [batch, outer, entries]
+template <class Load, class Look, class Use>
+__device__ __forceinline__ void for_each_value(const IndexView& index, const ArgCall& call,
+                                               const Load& load, const Look& look, const Use& use) {
   constexpr int K = kUnroll;
   const RowLayout& layout = call.layout;
   for (int64_t number = blockIdx.y; number < call.grid.chunks; number += gridDim.y) {
@@ -44,7 +44,6 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
     const uint32_t first = blockIdx.x * (blockDim.x * K) + threadIdx.x;
     if (first >= chunk.words) continue;
     int64_t at_entry[K], entries[K], own[K], places[K];
-    OrderedKey<Value> mine[K], best[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is looked at again, which changes nothing.
@@ -54,8 +53,8 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
       int64_t batch, slice;
       call.grid.split_slab(slab, batch, slice);
       at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
-      own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
-      mine[k] = ordered_key(values[own[k] * layout.inner + at.column], call.largest);
+      own[k] = slab * layout.entries + at.entry;
+      load(k, own[k] * layout.inner + at.column);
       places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
     index.load(at_entry, entries);
@@ -65,27 +64,43 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
     for (int k = 0; k < K; ++k) {
       good[k] = in_range(entries[k], layout.axis_size);
       places[k] += (good[k] ? entries[k] : 0) * layout.inner;
-      if constexpr (kSecond) {
-        best[k] = keys[places[k]];
-      } else {
-        best[k] = *static_cast<volatile OrderedKey<Value>*>(keys + places[k]);
-      }
+      look(k, places[k]);
     }
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      if (!good[k]) {
-        if (!kSecond) record_bad_entry(errors, own[k], entries[k]);
-      } else if constexpr (kSecond) {
-        if (mine[k] == best[k]) {
-          const auto position = static_cast<unsigned long long>(own[k] % layout.entries);
-          auto* to = positions + places[k];
-          if (*static_cast<volatile unsigned long long*>(to) > position) atomicMin(to, position);
-        }
-      } else if (best[k] < mine[k]) {
-        atomicMax(keys + places[k], mine[k]);
-      }
-    }
+    for (int k = 0; k < K; ++k) use(k, places[k], good[k], own[k], entries[k]);
   }
+}
+
+// kSecond: the second pass.
+template <bool kSecond, class Value>
+__global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
+                           OrderedKey<Value>* __restrict__ keys,
+                           unsigned long long* __restrict__ positions,
+                           const __grid_constant__ ArgCall call,
+                           const __grid_constant__ IndexErrorSite errors) {
+  OrderedKey<Value> mine[kUnroll], best[kUnroll];
+  const auto load = [&](int k, int64_t at) { mine[k] = ordered_key(values[at], call.largest); };
+  const auto look = [&](int k, int64_t place) {
+    if constexpr (kSecond) {
+      best[k] = keys[place];
+    } else {
+      best[k] = *static_cast<volatile OrderedKey<Value>*>(keys + place);
+    }
+  };
+  const auto use = [&](int k, int64_t place, bool good, int64_t own, int64_t entry) {
+    if (!good) {
+      if (!kSecond) record_bad_entry(errors, own, entry);
+    } else if constexpr (kSecond) {
+      if (mine[k] == best[k]) {
+        const auto position = static_cast<unsigned long long>(own % call.layout.entries);
+        auto* to = positions + place;
+        if (*static_cast<volatile unsigned long long*>(to) > position) atomicMin(to, position);
+      }
+    } else if (best[k] < mine[k]) {
+      atomicMax(keys + place, mine[k]);
+    }
+  };
+  for_each_value(index, call, load, look, use);
 }
 
 }  // namespace torch_ops::reduce

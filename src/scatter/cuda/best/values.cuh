@@ -126,56 +126,30 @@ __global__ void improve_kernel(const Value* __restrict__ values, IndexView index
                                Value* result, T worst, Former former,
                                const __grid_constant__ ArgCall call,
                                const __grid_constant__ IndexErrorSite errors) {
-  constexpr int K = kUnroll;
-  const RowLayout& layout = call.layout;
-  for (int64_t number = blockIdx.y; number < call.grid.chunks; number += gridDim.y) {
-    const RowGrid::Chunk chunk = call.grid.chunk(number);
-    const uint32_t first = blockIdx.x * (blockDim.x * K) + threadIdx.x;
-    if (first >= chunk.words) continue;
-    int64_t at_entry[K], entries[K], own[K], places[K];
-    T mine[K], seen[K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      // Beyond the end the last value is looked at again, which changes nothing.
-      const RowGrid::Place at =
-          call.grid.place(chunk, min(first + k * blockDim.x, chunk.words - 1));
-      const int64_t slab = chunk.slab + at.slab;
-      int64_t batch, slice;
-      call.grid.split_slab(slab, batch, slice);
-      at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
-      own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
-      if (step == Step::kImprove) {
-        mine[k] = static_cast<T>(values[own[k] * layout.inner + at.column]);
-      }
-      places[k] = slab * layout.axis_size * layout.inner + at.column;
+  T mine[kUnroll], seen[kUnroll];
+  const auto load = [&](int k, int64_t at) {
+    if (step == Step::kImprove) mine[k] = static_cast<T>(values[at]);
+  };
+  const auto look = [&](int k, int64_t place) {
+    seen[k] = worst;
+    if (step == Step::kStart && former == Former::kCompared) {
+      seen[k] = static_cast<T>(result[place]);
     }
-    index.load(at_entry, entries);
-    apply_rule(call.rule, entries);
-    bool good[K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      good[k] = in_range(entries[k], layout.axis_size);
-      places[k] += (good[k] ? entries[k] : 0) * layout.inner;
-      seen[k] = worst;
-      if (step == Step::kStart && former == Former::kCompared) {
-        seen[k] = static_cast<T>(result[places[k]]);
-      }
-      if (step == Step::kImprove) seen[k] = *static_cast<volatile T*>(best + places[k]);
-      if (step == Step::kRound) seen[k] = best[places[k]];
+    if (step == Step::kImprove) seen[k] = *static_cast<volatile T*>(best + place);
+    if (step == Step::kRound) seen[k] = best[place];
+  };
+  const auto use = [&](int k, int64_t place, bool good, int64_t own, int64_t entry) {
+    if (!good) {
+      if (step == Step::kImprove) record_bad_entry(errors, own, entry);
+    } else if constexpr (step == Step::kStart) {
+      best[place] = seen[k];
+    } else if constexpr (step == Step::kRound) {
+      result[place] = static_cast<Value>(seen[k]);
+    } else if (is_better(mine[k], seen[k], call.largest)) {
+      improve(best + place, mine[k], call.largest);
     }
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      if (!good[k]) {
-        if (step == Step::kImprove) record_bad_entry(errors, own[k], entries[k]);
-      } else if constexpr (step == Step::kStart) {
-        best[places[k]] = seen[k];
-      } else if constexpr (step == Step::kRound) {
-        result[places[k]] = static_cast<Value>(seen[k]);
-      } else if (is_better(mine[k], seen[k], call.largest)) {
-        improve(best + places[k], mine[k], call.largest);
-      }
-    }
-  }
+  };
+  for_each_value(index, call, load, look, use);
 }
 
 template <class Value, class T>

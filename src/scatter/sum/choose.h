@@ -414,18 +414,13 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
 inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
   SumCandidate candidate(problem, device);
   const bool repeatable = problem.repeatable && problem.floats && !problem.in_place;
-  const auto plan_of = [&](const auto& rows) -> SumPlan {
-    const SumRow* row = rows;
-    while (!ability(row->way).can(problem, repeatable) || !row->applies(candidate)) ++row;
-    if (row->way < SumWay::kStaged) {
-      return {row, problem.adjacent, 0, cut_for(row->way, candidate)};
-    }
-    SumProblem part = problem;
-    const int64_t at_once = slowest(part.layout) = summed_at_once(problem, device);
-    SumCandidate of_part(part, device);
-    return {row, problem.adjacent, at_once, cut_for(row->way, of_part)};
-  };
-  return repeatable ? plan_of(kRepeatableSums) : plan_of(kSums);
+  const SumRow* row = repeatable ? kRepeatableSums : kSums;
+  while (!ability(row->way).can(problem, repeatable) || !row->applies(candidate)) ++row;
+  if (row->way < SumWay::kStaged) return {row, problem.adjacent, 0, cut_for(row->way, candidate)};
+  SumProblem part = problem;
+  const int64_t at_once = slowest(part.layout) = summed_at_once(problem, device);
+  SumCandidate of_part(part, device);
+  return {row, problem.adjacent, at_once, cut_for(row->way, of_part)};
 }
 
 // ---- An entry for each element ------------------------------------------------------------------

@@ -12,17 +12,15 @@
 namespace torch_ops {
 namespace {
 
-constexpr int kZeroThreads = 256;
-
 // One block per multiprocessor, which keeps the memory busy and leaves room for the next kernel's
 // blocks: these start at once, and wait only before they add.
-__global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_t bytes) {
+__global__ void __launch_bounds__(kThreads) zero_kernel(char* memory, int64_t bytes) {
   let_next_kernel_begin();
   constexpr int kUnroll = 4;
   const uint4 zeros = make_uint4(0, 0, 0, 0);
   auto* vectors = reinterpret_cast<uint4*>(memory);
-  const int64_t count = bytes / kVectorBytes, step = int64_t{gridDim.x} * kZeroThreads;
-  int64_t at = int64_t{blockIdx.x} * kZeroThreads + threadIdx.x;
+  const int64_t count = bytes / kVectorBytes, step = int64_t{gridDim.x} * kThreads;
+  int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (; at + (kUnroll - 1) * step < count; at += kUnroll * step) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) vectors[at + u * step] = zeros;
@@ -33,14 +31,12 @@ __global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_
   }
 }
 
-constexpr int kRoundThreads = 256;
-
 // A lane rounds as many sums as make 16 bytes; the last ones one by one.
 template <class Sum, class Value>
-__global__ void __launch_bounds__(kRoundThreads)
+__global__ void __launch_bounds__(kThreads)
     round_kernel(const Sum* sums, Value* result, int64_t count) {
   constexpr int V = kVectorSize<Value>;
-  const int64_t at = (int64_t{blockIdx.x} * kRoundThreads + threadIdx.x) * V;
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * V;
   wait_for_kernel_before();
   if (at + V <= count) {
     Vector<Value, V> rounded;
@@ -83,9 +79,8 @@ void sum_by_atomics(const ReduceCall<Value, Result>& call, const SumPlan& plan,
       part.index = IndexView{call.index}.from(first * index_stride);
       add_to(part, number * rows);
       const int64_t count = part.result_count();
-      launch_early(round_kernel<Sum, Value>,
-                   grid_x(ceil_div(count, kVectorSize<Value>), kRoundThreads), kRoundThreads, 0,
-                   part.result, call.result + number * results, count);
+      launch_early(round_kernel<Sum, Value>, grid_x(ceil_div(count, kVectorSize<Value>), kThreads),
+                   kThreads, 0, part.result, call.result + number * results, count);
     }
   }
 }
@@ -122,7 +117,7 @@ void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErro
 
 void zero(void* memory, int64_t bytes, bool leave_shared) {
   if (bytes == 0) return;
-  const int64_t blocks = std::min(ceil_div(bytes, int64_t{kZeroThreads} * kVectorBytes),
+  const int64_t blocks = std::min(ceil_div(bytes, int64_t{kThreads} * kVectorBytes),
                                   current_device_limits().multiprocessors);
   // A multiprocessor does not change its division of shared memory and L1 cache while it runs
   // blocks. If these leave all to the former, the next kernel's find what they need; others would
@@ -132,7 +127,7 @@ void zero(void* memory, int64_t bytes, bool leave_shared) {
   split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kZeroThreads);
+  config.blockDim = dim3(kThreads);
   config.stream = current_stream();
   config.attrs = &split;
   config.numAttrs = leave_shared ? 1 : 0;

@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kAlongThreads)
   if (group == 0 && kept != kNone) atomicAdd(table + kept, sum);
 }
 
-// The places of the entries, for find_places_cuda. `places` begins at the part's first element,
+// The places of the entries, for find_places. `places` begins at the part's first element,
 // which has the number `position`.
 template <class Index>
 __global__ void find_places_kernel(const Index* __restrict__ index, int64_t* __restrict__ places,

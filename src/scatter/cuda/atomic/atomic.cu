@@ -27,7 +27,7 @@ struct Addition {
   void run() const {
     switch (plan.way()) {
       case SumWay::kStaged:
-        return plan.adjacent ? staged<true>() : staged<false>();
+        return staged();
       case SumWay::kEntries:
         return plan.adjacent ? entries<true>() : entries<false>();
       case SumWay::kValues:
@@ -81,10 +81,10 @@ struct Addition {
     launch_on(kernel, shape, atomic::kThreads, shared_bytes, grid, arguments...);
   }
 
-  template <bool adjacent>
   void staged() const {
     const StagedCut& cut = std::get<StagedCut>(plan.cut);
-    auto* kernel = atomic::add_staged_kernel<adjacent, Value, Sum>;
+    auto* kernel = plan.adjacent ? atomic::add_staged_kernel<true, Value, Sum>
+                                 : atomic::add_staged_kernel<false, Value, Sum>;
     allow_shared_bytes(kernel, cut.bytes);
     const dim3 grid(static_cast<unsigned>(ceil_div(call.layout.entries, cut.part)),
                     grid_y(call.layout.slabs()));

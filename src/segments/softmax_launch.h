@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/host/float16.h"
+#include "common/host/host_device.h"
 #include "common/host/host_program.h"
 #include "common/indexing/index_array.h"
 #include "common/layout/row_layout.h"
@@ -24,9 +26,11 @@ enum class SoftmaxStep {
   kLogSumExpBack,   // p * exp(a - q)
 };
 
-// Number is float, or double where Value is.
-template <class Value, class Out, class Number>
+template <SoftmaxStep kStep, class Value>
 struct SoftmaxCall {
+  using Number = ComputeType<Value>;
+  using Out = std::conditional_t<kStep == SoftmaxStep::kExp, Number, Value>;
+
   const Value* a;
   const Value* b;
   const Number* p;
@@ -58,32 +62,27 @@ struct RowTotals {
 namespace kernels {
 
 // In one pass; the same bits on every run.
-template <class Value, class Number>
-TORCH_OPS_KERNELS_API void exp_sums(OnCuda on, const RowTotals<Value, ExpSum<Number>>& call);
+template <class Value>
+TORCH_OPS_KERNELS_API void exp_sums(OnCuda on,
+                                    const RowTotals<Value, ExpSum<ComputeType<Value>>>& call);
 // The sums of the products with the values of `others`.
-template <class Value, class Number>
-TORCH_OPS_KERNELS_API void product_sums(OnCuda on, const RowTotals<Value, Number>& call,
+template <class Value>
+TORCH_OPS_KERNELS_API void product_sums(OnCuda on, const RowTotals<Value, ComputeType<Value>>& call,
                                         const Value* others);
 
-// Out is Value or, of kExp, Number.
-template <SoftmaxStep kStep, class Value, class Out, class Number>
-TORCH_OPS_KERNELS_API void softmax_step(OnCpu on, const SoftmaxCall<Value, Out, Number>& call);
-template <SoftmaxStep kStep, class Value, class Out, class Number>
-TORCH_OPS_KERNELS_API void softmax_step(OnCuda on, const SoftmaxCall<Value, Out, Number>& call);
+template <SoftmaxStep kStep, class Value>
+TORCH_OPS_KERNELS_API void softmax_step(OnCpu on, const SoftmaxCall<kStep, Value>& call);
+template <SoftmaxStep kStep, class Value>
+TORCH_OPS_KERNELS_API void softmax_step(OnCuda on, const SoftmaxCall<kStep, Value>& call);
 
 }  // namespace kernels
 }  // namespace torch_ops
 
-// INSTANTIATE(step, Value, Out, Number)
-#define TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, T, NUMBER) \
-  INSTANTIATE(kExp, T, NUMBER, NUMBER)                     \
-  INSTANTIATE(kSoftmax, T, T, NUMBER)                      \
-  INSTANTIATE(kLogSoftmax, T, T, NUMBER)                   \
-  INSTANTIATE(kSoftmaxBack, T, T, NUMBER)                  \
-  INSTANTIATE(kLogSoftmaxBack, T, T, NUMBER)               \
-  INSTANTIATE(kLogSumExpBack, T, T, NUMBER)
-#define TORCH_OPS_SOFTMAX_STEPS(INSTANTIATE)                           \
-  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, float, float)                \
-  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, double, double)              \
-  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, ::torch_ops::Float16, float) \
-  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, ::torch_ops::BFloat16, float)
+// INSTANTIATE_STEP(step, Value), which whoever includes this defines
+#define TORCH_OPS_SOFTMAX_STEPS(T)     \
+  INSTANTIATE_STEP(kExp, T)            \
+  INSTANTIATE_STEP(kSoftmax, T)        \
+  INSTANTIATE_STEP(kLogSoftmax, T)     \
+  INSTANTIATE_STEP(kSoftmaxBack, T)    \
+  INSTANTIATE_STEP(kLogSoftmaxBack, T) \
+  INSTANTIATE_STEP(kLogSumExpBack, T)

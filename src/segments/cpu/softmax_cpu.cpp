@@ -33,9 +33,11 @@ void step_values(Simd simd, const Value* a, const Value* b, const Number* p, con
 }
 
 // The entries [begin, end) of all slabs.
-template <SoftmaxStep kStep, class Value, class Out, class Number, class Index>
-void step_range(Simd simd, const SoftmaxCall<Value, Out, Number>& call, const Index* index,
-                int64_t begin, int64_t end) {
+template <SoftmaxStep kStep, class Value, class Index>
+void step_range(Simd simd, const SoftmaxCall<kStep, Value>& call, const Index* index, int64_t begin,
+                int64_t end) {
+  using Number = ComputeType<Value>;
+  using Out = typename SoftmaxCall<kStep, Value>::Out;
   const RowLayout& layout = call.layout;
   const int64_t inner = layout.inner;
   const bool is_long = inner >= kLongRow;
@@ -81,8 +83,9 @@ void step_range(Simd simd, const SoftmaxCall<Value, Out, Number>& call, const In
 
 namespace kernels {
 
-template <SoftmaxStep kStep, class Value, class Out, class Number>
-void softmax_step(OnCpu on, const SoftmaxCall<Value, Out, Number>& call) {
+template <SoftmaxStep kStep, class Value>
+void softmax_step(OnCpu on, const SoftmaxCall<kStep, Value>& call) {
+  using Out = typename SoftmaxCall<kStep, Value>::Out;
   const HostScope scope(on.program);
   const RowLayout& layout = call.layout;
   const int64_t entries = layout.slabs() * layout.entries;
@@ -93,14 +96,14 @@ void softmax_step(OnCpu on, const SoftmaxCall<Value, Out, Number>& call) {
   }
   dispatch_index(call.index, [&](const auto* index) {
     parallel_for(entries, kElementsPerTask / 4 / layout.inner + 1, [&](int64_t begin, int64_t end) {
-      step_range<kStep>(cpu_simd(), call, index, begin, end);
+      step_range(cpu_simd(), call, index, begin, end);
     });
   });
 }
 
-#define INSTANTIATE(STEP, T, OUT, NUMBER) \
-  template void softmax_step<SoftmaxStep::STEP>(OnCpu, const SoftmaxCall<T, OUT, NUMBER>&);
-TORCH_OPS_SOFTMAX_STEPS(INSTANTIATE)
+#define INSTANTIATE_STEP(STEP, T) \
+  template void softmax_step(OnCpu, const SoftmaxCall<SoftmaxStep::STEP, T>&);
+TORCH_OPS_FOR_EACH_FLOAT(TORCH_OPS_SOFTMAX_STEPS)
 
 }  // namespace kernels
 }  // namespace torch_ops

@@ -193,20 +193,22 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
       reinterpret_cast<const void*>(segments::chunks_kernel<Total, Value, Result>), &all, errors);
 }
 
-template <class Number>
+template <class Value>
 struct ExpSumsOf {
   template <int V>
-  using type = segments::ExpSums<V, Number>;
+  using type = segments::ExpSums<V, ComputeType<Value>>;
 };
-template <class Value, class Number>
+template <class Value>
 struct ProductSumsOf {
   template <int V>
-  using type = segments::ProductSums<V, Value, Number>;
+  using type = segments::ProductSums<V, Value, ComputeType<Value>>;
 };
 
-// Of a plan's rows or of segments, with V columns of a lane where rows and pointers allow.
-template <class Of, int V, class Value, class Result, class Options>
-void total_rows(const RowTotals<Value, Result>& call, Options options, bool is_aligned) {
+// Of a plan's rows or of segments, with V columns of a lane where rows, values and `others`, which
+// are of the same shape, allow.
+template <class Of, class Value, class Result, class Options>
+void total_rows(const RowTotals<Value, Result>& call, Options options, const Value* others) {
+  constexpr int V = kVectorSize<ComputeType<Value>>;
   const RowLayout& layout = call.layout;
   const int64_t results = layout.slabs() * layout.axis_size * layout.inner;
   if (results == 0) return;
@@ -230,11 +232,9 @@ void total_rows(const RowTotals<Value, Result>& call, Options options, bool is_a
       });
     }
   };
-  if (is_whole && is_aligned) {
-    total(std::integral_constant<int, V>());
-  } else {
-    total(std::integral_constant<int, 1>());
-  }
+  const bool wide = is_whole && is_aligned(call.values, V * sizeof(Value)) &&
+                    is_aligned(others, V * sizeof(Value));
+  wide ? total(std::integral_constant<int, V>()) : total(std::integral_constant<int, 1>());
 }
 
 }  // namespace
@@ -260,29 +260,21 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
     total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
                           nothing_there<kRule, Result>(call.layout), order, errors);
   };
-  if (is_whole && is_aligned(call.values, kWide * sizeof(Value))) {
-    total(std::integral_constant<int, kWide>());
-  } else {
-    total(std::integral_constant<int, 1>());
-  }
+  const bool wide = is_whole && is_aligned(call.values, kWide * sizeof(Value));
+  wide ? total(std::integral_constant<int, kWide>()) : total(std::integral_constant<int, 1>());
 }
 
-template <class Value, class Number>
-void exp_sums(OnCuda on, const RowTotals<Value, ExpSum<Number>>& call) {
+template <class Value>
+void exp_sums(OnCuda on, const RowTotals<Value, ExpSum<ComputeType<Value>>>& call) {
   const HostScope scope(on.program);
-  constexpr int V = kVectorSize<Number>;
-  total_rows<ExpSumsOf<Number>, V>(call, segments::NoOptions{},
-                                   is_aligned(call.values, V * sizeof(Value)));
+  total_rows<ExpSumsOf<Value>>(call, segments::NoOptions{}, call.values);
 }
 
-template <class Value, class Number>
-void product_sums(OnCuda on, const RowTotals<Value, Number>& call, const Value* others) {
+template <class Value>
+void product_sums(OnCuda on, const RowTotals<Value, ComputeType<Value>>& call,
+                  const Value* others) {
   const HostScope scope(on.program);
-  constexpr int V = kVectorSize<Number>;
-  constexpr int kBytes = V * sizeof(Value);
-  total_rows<ProductSumsOf<Value, Number>, V>(
-      call, segments::TwoArrays<Value>{call.values, others},
-      is_aligned(call.values, kBytes) && is_aligned(others, kBytes));
+  total_rows<ProductSumsOf<Value>>(call, segments::TwoArrays<Value>{call.values, others}, others);
 }
 
 #define TORCH_OPS_SEGMENTS(RULE, T, RESULT)                                               \
@@ -290,13 +282,10 @@ void product_sums(OnCuda on, const RowTotals<Value, Number>& call, const Value* 
                                                    const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_SEGMENTS(TORCH_OPS_FOR_EACH_FLOAT)
 
-#define INSTANTIATE_TOTALS(T, NUMBER)                                  \
-  template void exp_sums(OnCuda, const RowTotals<T, ExpSum<NUMBER>>&); \
-  template void product_sums(OnCuda, const RowTotals<T, NUMBER>&, const T*);
-INSTANTIATE_TOTALS(float, float)
-INSTANTIATE_TOTALS(double, double)
-INSTANTIATE_TOTALS(Float16, float)
-INSTANTIATE_TOTALS(BFloat16, float)
+#define INSTANTIATE_TOTALS(T)                                                  \
+  template void exp_sums(OnCuda, const RowTotals<T, ExpSum<ComputeType<T>>>&); \
+  template void product_sums(OnCuda, const RowTotals<T, ComputeType<T>>&, const T*);
+TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE_TOTALS)
 
 }  // namespace kernels
 }  // namespace torch_ops

@@ -14,12 +14,14 @@ namespace {
 
 constexpr int kUnroll = 2;  // words of a lane, a block apart, whose loads do not wait
 
-template <int V, SoftmaxStep kStep, class Value, class Out, class Number>
-__global__ void step_kernel(const __grid_constant__ SoftmaxCall<Value, Out, Number> call,
+template <int V, SoftmaxStep kStep, class Value>
+__global__ void step_kernel(const __grid_constant__ SoftmaxCall<kStep, Value> call,
                             const __grid_constant__ RowGrid grid) {
   constexpr int K = kUnroll;
   constexpr SoftmaxFormula<kStep> formula;
   constexpr bool kHasB = reads_b(kStep), kHasQ = reads_q(kStep);
+  using Number = ComputeType<Value>;
+  using Out = typename SoftmaxCall<kStep, Value>::Out;
   using Values = Vector<Value, V>;
   using Numbers = Vector<Number, V>;
   const RowLayout& layout = call.layout;
@@ -68,8 +70,8 @@ __global__ void step_kernel(const __grid_constant__ SoftmaxCall<Value, Out, Numb
 
 namespace kernels {
 
-template <SoftmaxStep kStep, class Value, class Out, class Number>
-void softmax_step(OnCuda on, const SoftmaxCall<Value, Out, Number>& given) {
+template <SoftmaxStep kStep, class Value>
+void softmax_step(OnCuda on, const SoftmaxCall<kStep, Value>& given) {
   const HostScope scope(on.program);
   const RowLayout& layout = given.layout;
   if (layout.slabs() * layout.entries * layout.inner == 0) return;
@@ -86,24 +88,20 @@ void softmax_step(OnCuda on, const SoftmaxCall<Value, Out, Number>& given) {
       const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk) / V;
       const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
       const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kUnroll), grid_y(grid.chunks));
-      auto* kernel = step_kernel<V, kStep, Value, Out, Number>;
+      auto* kernel = step_kernel<V, kStep, Value>;
       TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, call, grid);
     }
   };
-  constexpr int kWide = kVectorSize<Number>;
+  constexpr int kWide = kVectorSize<ComputeType<Value>>;
   const bool whole = layout.inner % kWide == 0 && is_aligned(given.a, kWide * sizeof(Value)) &&
                      is_aligned(given.b, kWide * sizeof(Value)) &&
                      is_aligned(given.p, kVectorBytes) && is_aligned(given.q, kVectorBytes);
-  if (whole) {
-    launch(std::integral_constant<int, kWide>());
-  } else {
-    launch(std::integral_constant<int, 1>());
-  }
+  whole ? launch(std::integral_constant<int, kWide>()) : launch(std::integral_constant<int, 1>());
 }
 
-#define INSTANTIATE(STEP, T, OUT, NUMBER) \
-  template void softmax_step<SoftmaxStep::STEP>(OnCuda, const SoftmaxCall<T, OUT, NUMBER>&);
-TORCH_OPS_SOFTMAX_STEPS(INSTANTIATE)
+#define INSTANTIATE_STEP(STEP, T) \
+  template void softmax_step(OnCuda, const SoftmaxCall<SoftmaxStep::STEP, T>&);
+TORCH_OPS_FOR_EACH_FLOAT(TORCH_OPS_SOFTMAX_STEPS)
 
 }  // namespace kernels
 }  // namespace torch_ops

@@ -181,7 +181,38 @@ struct GatherCsr {
 
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
-                       c10::SymInt output_size);
+                       c10::SymInt output_size) {
+    const int64_t axis = check_segments(kGather, values, offsets, dim, batch_dims).dim;
+    TORCH_CHECK_VALUE(
+        values.sym_size(axis).sym_eq(offsets.sym_size(-1) - 1).expect_true(__FILE__, __LINE__),
+        kGather, ": offsets must have one element more than values have rows, but axis ", axis,
+        " of values with shape ", values.sym_sizes(), " has ", values.sym_size(axis),
+        " and the shape of offsets is ", offsets.sym_sizes(), ".");
+    TORCH_CHECK_VALUE(output_size.sym_ge(0).expect_true(__FILE__, __LINE__), kGather,
+                      ": output_size must not be negative, but it is ", output_size, ".");
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      c10::SymDimVector sizes(values.sym_sizes().begin(), values.sym_sizes().end());
+      sizes[axis] = output_size;
+      return at::empty_symint(sizes, values.options());
+    } else {
+      const Tensor rows = values.contiguous();
+      Tensor marks = offsets;
+      RowLayout layout = indexing::lay_out_contiguous(rows.sizes(), marks, {axis, batch_dims});
+      layout.entries = output_size.expect_int();
+      layout.inner *= rows.element_size();
+      auto sizes = rows.sizes().vec();
+      sizes[axis] = layout.entries;
+      const Tensor result = new_output(sizes, rows.options());
+      call_indexed<On>(kGather, marks, offsets_layout(layout), IndexMode::kRaise, result,
+                       [&](auto on, const auto&... errors) {
+                         return kernels::repeat_rows(
+                             on, index_array(marks), layout,
+                             static_cast<const char*>(rows.const_data_ptr()),
+                             static_cast<char*>(result.mutable_data_ptr()), errors...);
+                       });
+      return result;
+    }
+  }
 
   static auto keep(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
                    const c10::SymInt&) {
@@ -200,41 +231,6 @@ struct GatherCsr {
                          });
   }
 };
-
-template <class On>
-Tensor GatherCsr::kernel(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
-                         c10::SymInt output_size) {
-  const int64_t axis = check_segments(kGather, values, offsets, dim, batch_dims).dim;
-  TORCH_CHECK_VALUE(
-      values.sym_size(axis).sym_eq(offsets.sym_size(-1) - 1).expect_true(__FILE__, __LINE__),
-      kGather, ": offsets must have one element more than values have rows, but axis ", axis,
-      " of values with shape ", values.sym_sizes(), " has ", values.sym_size(axis),
-      " and the shape of offsets is ", offsets.sym_sizes(), ".");
-  TORCH_CHECK_VALUE(output_size.sym_ge(0).expect_true(__FILE__, __LINE__), kGather,
-                    ": output_size must not be negative, but it is ", output_size, ".");
-  if constexpr (std::is_same_v<On, OnMeta>) {
-    c10::SymDimVector sizes(values.sym_sizes().begin(), values.sym_sizes().end());
-    sizes[axis] = output_size;
-    return at::empty_symint(sizes, values.options());
-  } else {
-    const Tensor rows = values.contiguous();
-    Tensor marks = offsets;
-    RowLayout layout = indexing::lay_out_contiguous(rows.sizes(), marks, {axis, batch_dims});
-    layout.entries = output_size.expect_int();
-    layout.inner *= rows.element_size();
-    auto sizes = rows.sizes().vec();
-    sizes[axis] = layout.entries;
-    const Tensor result = new_output(sizes, rows.options());
-    call_indexed<On>(kGather, marks, offsets_layout(layout), IndexMode::kRaise, result,
-                     [&](auto on, const auto&... errors) {
-                       return kernels::repeat_rows(on, index_array(marks), layout,
-                                                   static_cast<const char*>(rows.const_data_ptr()),
-                                                   static_cast<char*>(result.mutable_data_ptr()),
-                                                   errors...);
-                     });
-    return result;
-  }
-}
 
 // ---- Sums ---------------------------------------------------------------------------------------
 
@@ -379,10 +375,6 @@ struct SegmentBest : Reduction<SegmentBest> {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// The product of the other values of each value's segment, without a division by zero.
-Tensor product_of_others(const Tensor& values, const Tensor& offsets, int64_t dim,
-                         int64_t batch_dims);
-
 struct SegmentProd : Reduction<SegmentProd> {
   static constexpr const char* kSchema =
       "_segment_prod(Tensor values, Tensor offsets, int dim, int batch_dims) -> Tensor";
@@ -410,21 +402,23 @@ struct SegmentProd : Reduction<SegmentProd> {
     const Tensor others = product_of_others(autograd::primal(values), offsets, dim, batch_dims);
     return op_of<SegmentSum>().call(tangent * others, offsets, dim, batch_dims, /*mean=*/false);
   }
-};
 
-Tensor product_of_others(const Tensor& values, const Tensor& offsets, int64_t dim,
-                         int64_t batch_dims) {
-  const auto back = [&](const Tensor& rows) {
-    return op_of<GatherCsr>().call(rows, offsets, dim, batch_dims, values.sym_size(dim));
-  };
-  const Tensor is_zero = at::eq(values, 0);
-  const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
-  const Tensor zeros = is_zero.to(at::kInt);
-  const Tensor other_zeros =
-      back(op_of<SegmentSum>().call(zeros, offsets, dim, batch_dims, false)) - zeros;
-  const Tensor product = back(op_of<SegmentProd>().call(nonzero, offsets, dim, batch_dims));
-  return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
-}
+ private:
+  // The product of the other values of each value's segment, without a division by zero.
+  static Tensor product_of_others(const Tensor& values, const Tensor& offsets, int64_t dim,
+                                  int64_t batch_dims) {
+    const auto back = [&](const Tensor& rows) {
+      return op_of<GatherCsr>().call(rows, offsets, dim, batch_dims, values.sym_size(dim));
+    };
+    const Tensor is_zero = at::eq(values, 0);
+    const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
+    const Tensor zeros = is_zero.to(at::kInt);
+    const Tensor other_zeros =
+        back(op_of<SegmentSum>().call(zeros, offsets, dim, batch_dims, false)) - zeros;
+    const Tensor product = back(op_of<SegmentProd>().call(nonzero, offsets, dim, batch_dims));
+    return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
+  }
+};
 
 // ---- The public ops -----------------------------------------------------------------------------
 

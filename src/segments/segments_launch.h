@@ -31,7 +31,6 @@ struct SegmentCall {
   RowLayout layout;
   Result* result;
 
-  int64_t values_count() const { return layout.slabs() * layout.entries * layout.inner; }
   int64_t result_count() const { return layout.slabs() * layout.axis_size * layout.inner; }
 };
 

@@ -36,15 +36,6 @@ at::ScalarType number_type(const Tensor& values) {
   return values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Of infinities 0, from which nothing differs by NaN.
-Tensor finite(const Tensor& largest) { return largest.masked_fill(largest.isinf(), 0); }
-
-// Which entries name no row, in a shape that broadcasts to `rank` axes of values.
-Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t rank, int64_t dim,
-                       int64_t batch_dims) {
-  return indexing::per_row(at::ge(index, dim_size), batch_dims, dim, rank);
-}
-
 // Which values belong together: by an index; by a plan of one, where there are rows and order; or
 // by offsets, where the index has the segment of each entry, or one after the last.
 struct Groups {
@@ -72,7 +63,21 @@ struct Groups {
                                    name_of(what));
   }
 
-  Tensor largest(const Tensor& values) const { return largest_of(values).to(number_type(values)); }
+  Tensor largest(const Tensor& values) const {
+    const at::ScalarType wide = number_type(values);
+    if (offsets) {
+      static const auto op =
+          find_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("_segment_best");
+      return op.call(values, *offsets, dim, batch_dims, /*largest=*/true).to(wide);
+    }
+    static const auto op =
+        find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, bool,
+                       std::string_view, const Given&, const Given&, ops::Name)>("_scatter_best");
+    return op
+        .call(values, index, dim_size, dim, batch_dims, /*largest=*/true, "raise", rows, order,
+              name_of(what))
+        .to(wide);
+  }
 
   // The rows of a result at the entries; 0 for an entry of no segment.
   Tensor back(const Tensor& of_result) const {
@@ -88,22 +93,8 @@ struct Groups {
   // `values` with `other` for the entries of no segment.
   Tensor only(const Tensor& values, int64_t other = 0) const {
     if (!offsets) return values;
-    return values.masked_fill(entries_of_none(index, dim_size, values.dim(), dim, batch_dims),
-                              other);
-  }
-
- private:
-  Tensor largest_of(const Tensor& values) const {
-    if (offsets) {
-      static const auto op =
-          find_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("_segment_best");
-      return op.call(values, *offsets, dim, batch_dims, /*largest=*/true);
-    }
-    static const auto op =
-        find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, bool,
-                       std::string_view, const Given&, const Given&, ops::Name)>("_scatter_best");
-    return op.call(values, index, dim_size, dim, batch_dims, /*largest=*/true, "raise", rows, order,
-                   name_of(what));
+    const Tensor of_none = at::ge(index, dim_size);
+    return values.masked_fill(indexing::per_row(of_none, batch_dims, dim, values.dim()), other);
   }
 };
 
@@ -138,15 +129,14 @@ struct SoftmaxStepOp {
       with_kernels<On>(out, [&](auto on) {
         AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, a.scalar_type(), "softmax", [&] {
           using Value = typename KernelTypeOf<scalar_t>::type;
-          using Number = ComputeType<Value>;
           const auto launch = [&](auto constant) {
-            using Out = std::conditional_t<constant() == Step::kExp, Number, Value>;
-            kernels::softmax_step<constant()>(
-                on, SoftmaxCall<Value, Out, Number>{
-                        input_of<scalar_t>(first), input_of<scalar_t>(second),
-                        static_cast<const Number*>(rows.const_data_ptr()),
-                        static_cast<const Number*>(more.const_data_ptr()), index_array(picks),
-                        layout, static_cast<Out*>(out.mutable_data_ptr())});
+            using Call = SoftmaxCall<constant(), Value>;
+            using Number = typename Call::Number;
+            kernels::softmax_step(
+                on, Call{input_of<scalar_t>(first), input_of<scalar_t>(second),
+                         static_cast<const Number*>(rows.const_data_ptr()),
+                         static_cast<const Number*>(more.const_data_ptr()), index_array(picks),
+                         layout, static_cast<typename Call::Out*>(out.mutable_data_ptr())});
           };
           with_step<Step::kExp, Step::kSoftmax, Step::kLogSoftmax, Step::kSoftmaxBack,
                     Step::kLogSoftmaxBack, Step::kLogSumExpBack>(step, launch);
@@ -212,7 +202,7 @@ Tensor compose(What what, const Tensor& values, const Groups& groups) {
   if (what != What::kLogSumExp) {  // of +infinity NaN, as in softmax_formulas.h
     largest = largest.masked_fill(largest.isposinf(), std::numeric_limits<double>::quiet_NaN());
   }
-  largest = finite(largest);
+  largest = largest.masked_fill(largest.isinf(), 0);  // from which nothing differs by NaN
   const Tensor shifted = wide - groups.back(largest);
   const Tensor exps = groups.only(shifted.exp());
   const Tensor sums = groups.sum(exps);

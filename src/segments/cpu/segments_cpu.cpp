@@ -150,13 +150,6 @@ TORCH_OPS_HOST_DEVICE void reduce_loop(const RowLayout& layout, const int64_t* o
   }
 }
 
-template <class Reducer, class... Args>
-void reduce_range(const Args&... args) {
-  // By value: what is written might otherwise be one of them.
-  const auto loop = [](auto, auto... all) TORCH_OPS_INLINE_LAMBDA { reduce_loop<Reducer>(all...); };
-  with_simd<Simd::kAvx2>(cpu_simd(), loop, args...);
-}
-
 // The first of `count` numbers, `stride` apart, that is `number` or more.
 template <class Index>
 int64_t lower_bound(const Index* from, int64_t stride, int64_t count, int64_t number) {
@@ -211,10 +204,14 @@ int64_t reduce_segments(OnCpu on, const SegmentCall<Value, Result>& call) {
         }
         return low;
       };
-      reduce_range<Reducer<kRule, Value, Result>>(
-          layout, own, call.values + slab * layout.entries * layout.inner, cut(range),
-          cut(range + 1), nothing_there<kRule, Result>(layout),
-          call.result + slab * segments * layout.inner);
+      // By value: what is written might otherwise be one of the arguments.
+      const auto loop = [](auto, auto... all) TORCH_OPS_INLINE_LAMBDA {
+        reduce_loop<Reducer<kRule, Value, Result>>(all...);
+      };
+      with_simd<Simd::kAvx2>(cpu_simd(), loop, layout, own,
+                             call.values + slab * layout.entries * layout.inner, cut(range),
+                             cut(range + 1), nothing_there<kRule, Result>(layout),
+                             call.result + slab * segments * layout.inner);
     }
   });
   return bad;

@@ -28,18 +28,6 @@ constexpr Sum nothing_added() {
 
 // ---- Conversions --------------------------------------------------------------------------------
 
-struct ToFloat {
-  template <class From>
-  TORCH_OPS_HOST_DEVICE float operator()(From value) const {
-    return static_cast<float>(value);
-  }
-};
-
-template <class Value>
-struct RoundTo {
-  TORCH_OPS_HOST_DEVICE Value operator()(float sum) const { return Value(sum); }
-};
-
 // Of `entries` entries, at most kRunEntries, those that name a row by the rule: the rows, which
 // must fit a Row, and their positions. Returns how many.
 template <class Index, class Row>
@@ -62,7 +50,9 @@ void widen_values(Simd simd, const Value* values, int64_t n, float* sums) {
     if (simd != Simd::kBaseline) return widen(values, n, sums);
   }
 #endif
-  map_range(simd, ToFloat(), 0, n, sums, values);
+  const auto to_float = [](Value value)
+                            TORCH_OPS_INLINE_LAMBDA { return static_cast<float>(value); };
+  map_range(simd, to_float, 0, n, sums, values);
 }
 
 // Sums unchanged, or rounded.
@@ -76,7 +66,8 @@ void store_sums(Simd simd, const Sum* sums, int64_t n, Value* values) {
       if (simd != Simd::kBaseline) return narrow(sums, n, values);
     }
 #endif
-    map_range(simd, RoundTo<Value>(), 0, n, values, sums);
+    const auto round = [](float sum) TORCH_OPS_INLINE_LAMBDA { return Value(sum); };
+    map_range(simd, round, 0, n, values, sums);
   }
 }
 
@@ -357,17 +348,11 @@ void add_rows(Simd simd, const ScatterRun<Value>& run, int64_t columns, Sum* sum
   with_simd(simd, loop, run, columns, sums, stride);
 }
 
-struct AddSum {
-  template <class Sum>
-  TORCH_OPS_HOST_DEVICE Sum operator()(Sum a, Sum b) const {
-    return static_cast<Sum>(a + b);
-  }
-};
-
 // Adds n sums to others.
 template <class Sum>
 void add_sums(Simd simd, Sum* sums, int64_t n, const Sum* others) {
-  map_range(simd, AddSum(), 0, n, sums, sums, others);
+  const auto add = [](Sum a, Sum b) TORCH_OPS_INLINE_LAMBDA { return static_cast<Sum>(a + b); };
+  map_range(simd, add, 0, n, sums, sums, others);
 }
 
 // Adds n sums to values, each of which is rounded once.

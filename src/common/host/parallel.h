@@ -38,6 +38,12 @@ void parallel_for(int64_t work, int64_t grain, const Body& body) {
   program.run_parts(call.parts, run, &call);
 }
 
+template <class T>
+void parallel_fill(T* values, int64_t count, T value) {
+  parallel_for(count, kElementsPerTask,
+               [=](int64_t begin, int64_t end) { std::fill(values + begin, values + end, value); });
+}
+
 // The smallest value that `range(begin, end)` returns over the tasks of [0, work), each of at least
 // `grain`.
 template <class Range>

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -47,18 +46,6 @@ using KeyOf = std::conditional_t<
     std::conditional_t<sizeof(Value) == 2, int16_t,
                        std::conditional_t<sizeof(Value) == 4, int32_t, int64_t>>>;
 
-// The order of the numbers of a type, whose bits a Key has.
-template <class Value, class Key = KeyOf<Value>>
-KeyOrder<Key> order_of(bool largest) {
-  if constexpr (std::is_integral_v<Value>) {
-    return {std::is_signed_v<Value> ? NumberKind::kSigned : NumberKind::kUnsigned, largest, Key()};
-  } else if constexpr (sizeof(Value) == 2) {
-    return {NumberKind::kFloat, largest, Value::kInfinity};
-  } else {
-    return {NumberKind::kFloat, largest, bit_cast<Key>(std::numeric_limits<Value>::infinity())};
-  }
-}
-
 // Is there a number with these bits?
 template <class Key>
 bool contains(const Key* bits, int64_t size, Key wanted) {
@@ -81,9 +68,7 @@ bool contains(const Key* bits, int64_t size, Key wanted) {
 template <class Value>
 void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
   const int64_t count = call.result_count();
-  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-    std::fill(call.result + begin, call.result + end, call.layout.entries);
-  });
+  parallel_fill(call.result, count, call.layout.entries);
   using Best = ComputeType<Value>;
   const Scratch<Best> found(count);
   const BestValues<Best> best{found.get(), call.result, call.layout.entries};
@@ -104,7 +89,7 @@ bool pays_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
   if (call.layout.inner >= kShortRow) return false;
   if constexpr (std::is_integral_v<Value>) {
     using Key = KeyOf<Value>;
-    const auto order = order_of<Value>(largest);
+    const auto order = KeyOrder<Key>::template of<Value>(largest);
     const auto* from = reinterpret_cast<const Key*>(call.values);
     constexpr Key kNone = KeyOrder<Key>::kNone;
     return order.key(Key()) == kNone || !contains(from, call.values_count(), order.bits(kNone));
@@ -117,13 +102,11 @@ template <class Value>
 void find_best_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
   using Key = KeyOf<Value>;
   const int64_t count = call.result_count();
-  const auto order = order_of<Value>(largest);
+  const auto order = KeyOrder<Key>::template of<Value>(largest);
   const auto* from = reinterpret_cast<const Key*>(call.values);
   auto* to = reinterpret_cast<Key*>(call.result);
   const Simd simd = cpu_simd();
-  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-    std::fill(to + begin, to + end, KeyOrder<Key>::kNone);
-  });
+  parallel_fill(to, count, KeyOrder<Key>::kNone);
   reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
     keep_best_keys(simd, call.layout, part, run, order, from, to);
   });
@@ -272,9 +255,7 @@ int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool larges
       return bad;
     }
   }
-  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
-    std::fill(call.result + begin, call.result + end, Value());
-  });
+  parallel_fill(call.result, call.result_count(), Value());
   return join_all(on, call, largest ? IntoRule::kLargest : IntoRule::kSmallest,
                   /*include_self=*/false);
 }
@@ -295,9 +276,7 @@ int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
   const ReduceCall<Number, Number> numbers{reinterpret_cast<const Number*>(call.values), call.index,
                                            call.layout, call.rule,
                                            reinterpret_cast<Number*>(call.result)};
-  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
-    std::fill(numbers.result + begin, numbers.result + end, static_cast<Number>(1.0f));
-  });
+  parallel_fill(numbers.result, call.result_count(), static_cast<Number>(1.0f));
   return join_all(on, numbers, IntoRule::kProduct, /*include_self=*/true);
 }
 

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "common/elementwise/elementwise.h"
+#include "common/host/float16.h"
+#include "common/host/host_device.h"
 #include "common/indexing/index_mode.h"
 #include "common/layout/row_layout.h"
-#include "scatter/cpu/order_keys.h"
 #include "scatter/cpu/sum_loops.h"
 
 namespace torch_ops {
@@ -158,10 +160,50 @@ void keep_best(Simd simd, const RowLayout& layout, const ReducePart& part, const
 
 // ---- The same without the entries: only keys, of short rows -------------------------------------
 
+// Numbers of any type as signed integers of their size that have the same order, so that the
+// largest or smallest of them is found by one loop for each size. The best number has the largest
+// key: that is the largest number or, with `largest` false, the smallest; NaN is better than all
+// others.
 template <class Key>
-struct ToKey {
-  KeyOrder<Key> order;
-  TORCH_OPS_HOST_DEVICE Key operator()(Key bits) const { return order.key(bits); }
+class KeyOrder {
+ public:
+  // No number at all. It is also the key of a number, the worst integer, but of no float.
+  static constexpr Key kNone = std::numeric_limits<Key>::min();
+
+  // Of the numbers of a type, whose bits a Key has.
+  template <class Value>
+  static KeyOrder of(bool largest) {
+    KeyOrder order;
+    order.flip_ = static_cast<Key>((std::is_unsigned_v<Value> ? kNone : 0) ^ (largest ? 0 : -1));
+    if constexpr (!std::is_integral_v<Value>) {
+      order.magnitude_ = kMost;
+      if constexpr (sizeof(Value) == 2) {
+        order.infinity_ = Value::kInfinity;
+      } else {
+        order.infinity_ = bit_cast<Key>(std::numeric_limits<Value>::infinity());
+      }
+    }
+    return order;
+  }
+
+  TORCH_OPS_HOST_DEVICE Key key(Key bits) const {
+    return (bits & kMost) > infinity_ ? kMost : static_cast<Key>(turned(bits) ^ flip_);
+  }
+
+  // The number that has this key.
+  TORCH_OPS_HOST_DEVICE Key bits(Key key) const { return turned(static_cast<Key>(key ^ flip_)); }
+
+ private:
+  static constexpr Key kMost = std::numeric_limits<Key>::max();
+
+  // Negative floats grow with their magnitude: its bits are inverted, which is its own inverse.
+  TORCH_OPS_HOST_DEVICE Key turned(Key bits) const {
+    return static_cast<Key>(bits ^ ((bits >> std::numeric_limits<Key>::digits) & magnitude_));
+  }
+
+  Key magnitude_ = 0;  // the bits to invert
+  Key flip_ = 0;
+  Key infinity_ = kMost;  // the bits of a float's
 };
 
 // Zero for the key of no number.
@@ -183,7 +225,8 @@ void keep_best_keys(Simd simd, const RowLayout& layout, const ReducePart& part,
   const int64_t begin = run.entries[0], end = run.entries[run.count - 1] + 1;
   const Key* from = values + (part.slab * layout.entries + begin) * layout.inner;
   Key keys[ReduceRun::kMost * kShortRow];
-  map_range(simd, ToKey<Key>{order}, 0, (end - begin) * layout.inner, keys, from);
+  const auto to_key = [order](Key bits) TORCH_OPS_INLINE_LAMBDA { return order.key(bits); };
+  map_range(simd, to_key, 0, (end - begin) * layout.inner, keys, from);
   Key* const slab = best + part.slab * layout.axis_size * layout.inner;
   const auto key_of = [&](int64_t k) { return keys + (run.entries[k] - begin) * layout.inner; };
   if (layout.inner > 1) {

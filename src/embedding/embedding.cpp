@@ -185,6 +185,10 @@ constexpr const char* kBagOp = "embedding_bag";
 constexpr const char* kOfInput = "embedding_bag:input";
 constexpr const char* kOfOffsets = "embedding_bag:offsets";
 
+c10::SymInt count_bags(const Tensor& input, const Part& offsets, bool include_last_offset) {
+  return offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
+}
+
 // How scatter takes the rows of the entries: those of 2 axes in batches, each to one row.
 struct Bags {
   Tensor index;  // what is dropped names the row after the last
@@ -199,7 +203,7 @@ Bags bags_of(const Tensor& input, const Part& offsets, bool include_last_offset,
     return {padding_idx ? input.eq(*padding_idx).to(at::kByte) : at::zeros_like(input, byte), 1,
             /*batch_dims=*/1};
   }
-  const c10::SymInt count = offsets->sym_size(0) - (include_last_offset ? 1 : 0);
+  const c10::SymInt count = count_bags(input, offsets, include_last_offset);
   const c10::SymInt entries = input.sym_size(0);
   // How many bags have begun at each entry. What comes before the first is of the first.
   const Tensor ones = at::ones_like(*offsets, offsets->options().dtype(at::kInt));
@@ -236,10 +240,6 @@ Tensor reduce_rows(const Tensor& weight, const Tensor& input, const Part& offset
 bool is_block_enough(const Tensor& input, int64_t bags) {
   constexpr int64_t kMostAverage = 4096;  // entries of a bag, which is the work of a block
   return input.numel() <= kMostAverage * bags;
-}
-
-c10::SymInt count_bags(const Tensor& input, const Part& offsets, bool include_last_offset) {
-  return offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
 }
 
 // The sums or the means of bags; or their largest values, and to `rows_of_largest` where they are.
@@ -374,19 +374,17 @@ struct BagSum {
     const auto node = autograd::make_node<autograd::Node<BagSum>>(weight, scales);
     Tensor output = autograd::below_autograd(keys, op_of<BagSum>(), weight, factors, rest...);
     autograd::record(output, node);
-    const auto tangent = [&](const Tensor& w, const Part& f) {
-      return op_of<BagSum>().call(w, f, rest...);
-    };
-    Tensor change;
-    if (torch::autograd::isFwGradDefined(weight)) {
-      const Part primal = factors ? Part(autograd::primal(scales)) : std::nullopt;
-      change = tangent(weight._fw_grad(/*level=*/0), primal);
-    }
-    if (torch::autograd::isFwGradDefined(scales)) {
-      const Tensor more = tangent(autograd::primal(weight), scales._fw_grad(/*level=*/0));
-      change = change.defined() ? change + more : more;
-    }
-    if (change.defined()) output._set_fw_grad(change, /*level=*/0, /*is_inplace_op=*/false);
+    autograd::set_tangent(
+        output,
+        [&](const Tensor& of_weight, const Tensor& of_scales) {
+          const auto& op = op_of<BagSum>();
+          if (!of_weight.defined()) return op.call(autograd::primal(weight), of_scales, rest...);
+          const Part primal = factors ? Part(autograd::primal(scales)) : std::nullopt;
+          const Tensor change = op.call(of_weight, primal, rest...);
+          if (!of_scales.defined()) return change;
+          return change + op.call(autograd::primal(weight), of_scales, rest...);
+        },
+        weight, scales);
     if (node) node->keep(weight, factors, rest...);
     return output;
   }
@@ -476,7 +474,6 @@ struct EmbeddingBag {
       "bool scale_grad_by_freq=False, str mode='mean', bool sparse=False, "
       "Tensor? per_sample_weights=None, bool include_last_offset=False, int? padding_idx=None) "
       "-> Tensor";
-  static constexpr const char* kName = kBagOp;
 
   static Tensor compose(const Tensor& input, const Tensor& weight, const Part& offsets,
                         bool scale_grad_by_freq, std::string_view mode, bool sparse,
@@ -502,40 +499,40 @@ struct EmbeddingBag {
   static void check(const Tensor& input, const Tensor& weight, const Part& offsets,
                     std::string_view mode, const Part& factors, bool include_last_offset) {
     indexing::check_index_dtype(kOfInput, input);
-    TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
+    TORCH_CHECK_VALUE(weight.dim() == 2, kBagOp, ": weight must have two axes, but its shape is ",
                       weight.sym_sizes(), ".");
-    check_floating(kName, "weight", weight);
-    TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
+    check_floating(kBagOp, "weight", weight);
+    TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kBagOp,
                       R"(: mode must be "sum", "mean" or "max", but it is ")", mode, R"(".)");
-    TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,
+    TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kBagOp,
                       ": input must have one axis or two, but its shape is ", input.sym_sizes(),
                       ".");
-    check_one_device(kName, "weight", weight, "input", input);
-    TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kName,
+    check_one_device(kBagOp, "weight", weight, "input", input);
+    TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kBagOp,
                       ": offsets say where the bags of an input of one axis begin; an input of two "
                       "has a bag in each row and no offsets. But input has shape ",
                       input.sym_sizes(), ", and offsets ", offsets ? "are given." : "are missing.");
     if (offsets) {
       indexing::check_index_dtype(kOfOffsets, *offsets);
-      TORCH_CHECK_VALUE(offsets->dim() == 1, kName,
+      TORCH_CHECK_VALUE(offsets->dim() == 1, kBagOp,
                         ": offsets must have one axis, but its shape is ", offsets->sym_sizes(),
                         ".");
       TORCH_CHECK_VALUE(
           !include_last_offset || offsets->sym_size(0).sym_ge(1).expect_true(__FILE__, __LINE__),
-          kName, ": offsets must have an entry with include_last_offset.");
-      check_one_device(kName, "input", input, "offsets", *offsets);
+          kBagOp, ": offsets must have an entry with include_last_offset.");
+      check_one_device(kBagOp, "input", input, "offsets", *offsets);
     }
     if (factors) {
-      TORCH_CHECK_VALUE(mode == "sum", kName,
+      TORCH_CHECK_VALUE(mode == "sum", kBagOp,
                         R"(: per_sample_weights is for mode="sum", but mode is ")", mode, R"(".)");
-      TORCH_CHECK_TYPE(factors->scalar_type() == weight.scalar_type(), kName,
+      TORCH_CHECK_TYPE(factors->scalar_type() == weight.scalar_type(), kBagOp,
                        ": per_sample_weights and weight must have one dtype, but they are ",
                        dtype_name(factors->scalar_type()), " and ",
                        dtype_name(weight.scalar_type()), ".");
-      TORCH_CHECK_VALUE(factors->sym_sizes() == input.sym_sizes(), kName,
+      TORCH_CHECK_VALUE(factors->sym_sizes() == input.sym_sizes(), kBagOp,
                         ": per_sample_weights must have the shape of input, ", input.sym_sizes(),
                         ", but its shape is ", factors->sym_sizes(), ".");
-      check_one_device(kName, "weight", weight, "per_sample_weights", *factors);
+      check_one_device(kBagOp, "weight", weight, "per_sample_weights", *factors);
     }
   }
 };

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/kernel_overlap.cuh"
@@ -22,11 +23,12 @@
 namespace torch_ops::segments {
 
 // Sums, which are divided by the number of entries where a call asks for means.
+struct MeansOptions {
+  bool divides;
+};
 template <int V, class Sum>
 struct Means : Sums<V, Sum> {
-  struct Options {
-    bool divides;
-  };
+  using Options = MeansOptions;
   template <class Value, class Place>
   static __device__ __forceinline__ Vector<Value, V> load(const Value* from, Place place, Options) {
     return Sums<V, Sum>::load(from, place, {});
@@ -43,9 +45,7 @@ struct Means : Sums<V, Sum> {
 };
 
 template <class Total>
-constexpr bool is_mean = false;
-template <int V, class Sum>
-constexpr bool is_mean<Means<V, Sum>> = true;
+constexpr bool is_mean = std::is_same_v<typename Total::Options, MeansOptions>;
 
 constexpr int kRowThreads = 256;
 constexpr int kShortThreads =
@@ -200,7 +200,9 @@ struct SegmentRows {
     while (n < end) next();
   }
 
-  __device__ __forceinline__ void write_empty(Id row, int64_t column) const {
+  __device__ __forceinline__ void write_or_empty(const Total& sums, Id row, int64_t column,
+                                                 int64_t count) const {
+    if (count > 0) return write(sums, row, column, count);
     constexpr int V = Total::kColumns;
     constexpr int W = V * sizeof(Result) > kVectorBytes ? kVectorSize<Result> : V;
     Vector<Result, W> empties;
@@ -208,15 +210,6 @@ struct SegmentRows {
     for (int v = 0; v < W; ++v) empties.values[v] = empty;
 #pragma unroll
     for (int v = 0; v < V; v += W) store(result + row * inner + column + v, empties);
-  }
-
-  __device__ __forceinline__ void write_or_empty(const Total& sums, Id row, int64_t column,
-                                                 int64_t count) const {
-    if (count > 0) {
-      write(sums, row, column, count);
-    } else {
-      write_empty(row, column);
-    }
   }
 };
 

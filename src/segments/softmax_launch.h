@@ -2,7 +2,6 @@
 // rows in one pass (segments.cu). Nothing is checked. No torch.
 #pragma once
 
-#include <cstdint>
 #include <type_traits>
 
 #include "common/host/float16.h"

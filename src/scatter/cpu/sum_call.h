@@ -19,7 +19,7 @@ namespace torch_ops {
 
 // One call: its steps share the pointers and the blocking. Value is a storage type, and Result is
 // the same or the type of the sums.
-template <class Value, class Index, class Result = Value>
+template <class Value, class Index, class Result>
 class ScatterAdd {
  public:
   using Sum = ScatterSum<Value>;
@@ -27,7 +27,7 @@ class ScatterAdd {
   // `onto`: the sums are added to the values in the result, and no entry may be out of range if
   // that is an error. Otherwise the result has only the sums.
   ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
-             const IndexRule& rule, Result* result, bool onto = false)
+             const IndexRule& rule, Result* result, bool onto)
       : values_(values),
         index_(index),
         layout_(layout),

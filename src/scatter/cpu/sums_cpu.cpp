@@ -30,9 +30,7 @@ int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
       const int64_t bad = first_bad_entry(entries, layout, rule);
       if (bad != kNoBadEntry) return bad;
     }
-    using Index = std::remove_const_t<std::remove_pointer_t<decltype(entries)>>;
-    return ScatterAdd<Value, Index, Result>(call.values, entries, layout, rule, call.result, onto)
-        .run();
+    return ScatterAdd(call.values, entries, layout, rule, call.result, onto).run();
   });
 }
 

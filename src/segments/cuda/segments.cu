@@ -13,10 +13,8 @@
 namespace torch_ops {
 namespace {
 
-using segments::all_offsets;
 using segments::Id;
 using segments::LongRows;
-using segments::Offsets;
 using segments::RowSplit;
 
 constexpr int64_t kMostBlocks = 1024;     // of what long segments take, and about as many chunks
@@ -176,14 +174,14 @@ void launch_segments(SegmentLaunch& launch, int64_t rows, const void* rows_kerne
 
 // The rows of all segments.
 template <class Total, class Value, class Result>
-void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
-                    typename Total::Options options, Result empty, const RowPieces& order,
-                    const IndexErrorSite& errors) {
+void total_segments(const SegmentCall<Value, Result>& call, typename Total::Options options,
+                    Result empty, const RowPieces& order, const IndexErrorSite& errors) {
   using Part = typename Total::Part;
   const int64_t rows = call.layout.slabs() * call.layout.axis_size, inner = call.layout.inner;
   SegmentLaunch launch = launch_of(call.layout, Total::kColumns, order);
   const DeviceScratch memory(launch.take({nullptr}, inner * sizeof(Part)));
   launch.take({static_cast<char*>(memory.get())}, inner * sizeof(Part));
+  const segments::Offsets offsets = segments::all_offsets(call.offsets, call.layout);
   segments::SegmentRows<Total, Value, Result> all{
       call.values, call.result,  static_cast<Part*>(launch.partials),
       offsets,     launch.longs, static_cast<Id>(rows),
@@ -223,8 +221,7 @@ void total_rows(const RowTotals<Value, Result>& call, Options options, const Val
     using Total = typename Of::template type<columns()>;
     if (call.plan.rows.data == nullptr) {
       const SegmentCall<Value, Result> segments{call.values, call.index, layout, call.result};
-      total_segments<Total>(segments, all_offsets(call.index, layout), options, Result{}, order,
-                            IndexErrorSite{});
+      total_segments<Total>(segments, options, Result{}, order, IndexErrorSite{});
     } else {
       with_shape(layout, [&](const auto& shape) {
         total_sorted<Total>(call.values, call.result, shape, planned_entries(call.plan, shape),
@@ -257,8 +254,7 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
     typename Total::Options options{};
     if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
     if constexpr (segments::is_mean<Total>) options.divides = kRule == SegmentRule::kMean;
-    total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
-                          nothing_there<kRule, Result>(call.layout), order, errors);
+    total_segments<Total>(call, options, nothing_there<kRule, Result>(call.layout), order, errors);
   };
   const bool wide = is_whole && is_aligned(call.values, kWide * sizeof(Value));
   wide ? total(std::integral_constant<int, kWide>()) : total(std::integral_constant<int, 1>());

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import torch_ops
 
@@ -53,3 +54,68 @@ def test_sizes_as_fill_values(device: torch.device, name: str, strict: bool) -> 
     for size in (4, 6):
         x = torch.arange(2.0 * size, device=device).view(size, 2)
         assert torch.equal(exported.module()(x, index), Model()(x, index))
+
+
+# With a size given as a number: in each the entries are below it.
+SIZED: dict[str, Callable[[Tensor, Tensor, Any], Any]] = {
+    "scatter_add": lambda x, i, n: torch_ops.scatter_add(x, i, n),
+    "scatter": lambda x, i, n: torch_ops.scatter(x, i, n, reduce="amax"),
+    "scatter, sorted": lambda x, i, n: torch_ops.scatter(x, i.sort()[0], n, sorted=True),
+    "scatter, return_arg": lambda x, i, n: torch_ops.scatter(
+        x, i, n, reduce="amax", return_arg=True
+    ),
+    "scatter_elements_add": lambda x, i, n: torch_ops.scatter_elements_add(
+        x, i[:, None].expand_as(x), (n, 2), 0
+    ),
+    "gather_csr": lambda x, i, n: torch_ops.gather_csr(
+        x[:2], torch.stack((i.min() * 0, i.min() * 0 + 1, i.min() * 0 + n)), output_size=n
+    ),
+    "masked_gather": lambda x, i, n: torch_ops.masked_gather(x, x[:, 0] > 0, size=n),
+    "softmax": lambda x, i, n: torch_ops.softmax(x, i, n),
+    "logsumexp": lambda x, i, n: torch_ops.logsumexp(x, i, n),
+    "gather_plan": lambda x, i, n: torch_ops.scatter_add(x, torch_ops.gather_plan(i, n)),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_of_a_compiled_function(device: torch.device, name: str) -> None:
+    """One compilation for all but the first size, and for the first one."""
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x, i, like: SIZED[name](x, i, like.shape[0]), backend=counter, fullgraph=True
+    )
+    for size in (5, 6, 7, 9):
+        x = torch.arange(4.0 * size, device=device).view(-1, 2)
+        index = torch.arange(2 * size, device=device) % size
+        torch.testing.assert_close(
+            compiled(x, index, x[:size]), SIZED[name](x, index, size), rtol=0, atol=0
+        )
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_that_data_say(device: torch.device, name: str) -> None:
+    """As ``int(index.max()) + 1``, which no guard may ask about."""
+
+    def call(x: Tensor, index: Tensor) -> Any:
+        return SIZED[name](x, index, index.max().item() + 1)
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        for entries in ([0, 2, 1, 2], [3, 0, 0, 1, 3]):
+            index = torch.tensor(entries, device=device)
+            x = torch.arange(2.0 * len(entries), device=device).view(-1, 2)
+            torch.testing.assert_close(compiled(x, index), call(x, index), rtol=0, atol=0)
+
+
+def test_fill_values_that_data_say(device: torch.device) -> None:
+    def call(x: Tensor, index: Tensor) -> Tensor:
+        return torch_ops.gather(x, index, mode="fill", fill_value=index.max().item())
+
+    torch._dynamo.reset()
+    x, index = torch.arange(8.0, device=device).view(4, 2), torch.tensor(INDEX, device=device)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(x, index), call(x, index))

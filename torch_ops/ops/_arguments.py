@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 Number = int | float | complex | bool
@@ -15,8 +17,9 @@ _INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # Types that are certainly not of a kind. Anything else, such as the numbers of torch.fx and
 # torch.compile, is left to torch.
-_NO_NUMBERS = (str, bytes, list, tuple, dict)
+_NO_NUMBERS = (str, bytes, list, tuple, dict, set, type)
 _numpy = sys.modules.get("numpy")  # torch has imported it, where it is installed
+_ARRAYS = (Tensor,) if _numpy is None else (Tensor, _numpy.ndarray)
 _REFUSED = {
     "an int": (float, complex, *_NO_NUMBERS, *([] if _numpy is None else [_numpy.inexact])),
     "a bool": (float, complex, *_NO_NUMBERS),
@@ -34,6 +37,8 @@ def given(argument: Any) -> str:
     if argument is None:
         return "None"
     kind = type(argument).__name__
+    if isinstance(argument, _ARRAYS) and argument.ndim > 0:
+        kind += f" of shape {list(argument.shape)}"
     return f"{'an' if kind[0] in 'aeiouAEIOU' or kind == 'ndarray' else 'a'} {kind}"
 
 
@@ -52,9 +57,12 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
         else:
             is_float = isinstance(argument, Tensor) and argument.is_floating_point()
             wrong = isinstance(argument, _REFUSED[kind]) or (is_float and kind == "an int")
+            if isinstance(argument, _ARRAYS) and kind != "a sequence of ints":
+                wrong = wrong or math.prod(argument.shape) != 1
         if wrong:
             raise TypeError(f"{name}: {role} must be {allowed}, but {given(argument)} was given.")
-        if kind in _SIZES and isinstance(argument, int):
+        # A number that torch.compile keeps as a symbol would become a constant here.
+        if kind in _SIZES and isinstance(argument, int) and not is_dynamo_compiling():
             dtype, bits = _SIZES[kind]
             if argument.bit_length() > bits:
                 raise ValueError(
@@ -74,22 +82,19 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
         raise TypeError(f"{name}: mode must be a string, but it is {mode!r}.")
     if fill_value is None:
         return {"mode": mode}
-    if (
-        not isinstance(fill_value, _NUMBERS)
-        and hasattr(fill_value, "item")
-        and not is_tensor_like(fill_value)
-    ):
-        fill_value = fill_value.item()  # of NumPy
-    check_fill_value(name, fill_value)
-    return {"mode": mode, "fill_value": fill_value}
+    return {"mode": mode, "fill_value": checked_fill_value(name, fill_value)}
 
 
-def check_fill_value(name: str, fill_value: Number) -> None:
-    """Raises TypeError or ValueError for what no registered op takes."""
+def checked_fill_value(name: str, fill_value: Number) -> Number:
+    """The number as a registered op takes it; raises TypeError or ValueError if none does."""
     if not isinstance(fill_value, _NUMBERS):
+        if hasattr(fill_value, "item") and not is_tensor_like(fill_value):
+            return checked_fill_value(name, fill_value.item())  # of NumPy
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
-    if isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
-        raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
+    if isinstance(fill_value, int) and not is_dynamo_compiling():  # as in check_kinds
+        if not -(2**63) <= fill_value < 2**63:
+            raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
+    return fill_value
 
 
 def least_size(entries: Tensor, beyond: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_dense, check_fill_value, check_kinds
+from torch_ops.ops._arguments import Number, check_dense, check_kinds, checked_fill_value
 from torch_ops.ops._self_check import compared
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
@@ -68,7 +68,7 @@ def masked_gather(
         if output is not NotImplemented:
             return output
     check_dense("masked_gather", "(source, mask)", source=source, mask=mask)
-    check_fill_value("masked_gather", fill_value)
+    fill_value = checked_fill_value("masked_gather", fill_value)
     check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
 

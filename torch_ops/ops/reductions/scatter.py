@@ -159,6 +159,7 @@ def scatter_add(
             dim=(dim, "an int or None"),
             batch_dims=(batch_dims, "an int"),
             deterministic=(deterministic, "a bool or None"),
+            sorted=(sorted, "a bool"),
             dtype=(dtype, "a torch.dtype or None"),
         )
     if dtype == torch.bool:

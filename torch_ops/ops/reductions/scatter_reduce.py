@@ -218,6 +218,8 @@ def scatter(
         dim=(dim, "an int or None"),
         batch_dims=(batch_dims, "an int"),
         deterministic=(deterministic, "a bool or None"),
+        sorted=(sorted, "a bool"),
+        return_arg=(return_arg, "a bool"),
     )
     options = {"batch_dims": batch_dims, "reduce": reduce, **mode_arguments("scatter", mode)}
     if return_arg:

@@ -62,9 +62,11 @@ def leaky_relu(x, slope=0.01, *, out=None, return_time=False, device=None):
         array([-1.,  0.,  3.])
     """
     try:
-        slope = float(slope)
+        slope = float(None if isinstance(slope, (str, bytes)) else slope)
     except (TypeError, ValueError):
         raise TypeError(f"leaky_relu: slope must be a float, but it is {slope!r}.") from None
+    except OverflowError:
+        raise ValueError("leaky_relu: slope must fit float64, but it is larger.") from None
     return _apply("leaky_relu", NULL, x, out, return_time, device, slope)
 
 

@@ -123,8 +123,11 @@ def test_leaky_relu(device: Any, dtype: str) -> None:
     result = host.leaky_relu(values, 0.25, device=device)
     np.testing.assert_array_equal(result, np.where(values > 0, values, values / 4), strict=True)
     assert host.leaky_relu([-1.0, 1.0]).tolist() == [-0.01, 1.0]
-    with pytest.raises(TypeError, match="leaky_relu: slope must be a float, but it is None"):
-        host.leaky_relu(values, None)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="leaky_relu: slope must fit float64"):
+        host.leaky_relu(values, 10**400)
+    for wrong in (None, "0.5"):
+        with pytest.raises(TypeError, match=f"leaky_relu: slope must be a float, but it is {wrong!r}"):
+            host.leaky_relu(values, wrong)  # type: ignore[call-overload]
 
 
 # ---- Reductions, elements, points and modes

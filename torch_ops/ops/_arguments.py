@@ -37,8 +37,6 @@ def given(argument: Any) -> str:
     if argument is None:
         return "None"
     kind = type(argument).__name__
-    if isinstance(argument, _ARRAYS) and argument.ndim > 0:
-        kind += f" of shape {list(argument.shape)}"
     return f"{'an' if kind[0] in 'aeiouAEIOU' or kind == 'ndarray' else 'a'} {kind}"
 
 
@@ -60,7 +58,10 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
             if isinstance(argument, _ARRAYS) and kind != "a sequence of ints":
                 wrong = wrong or math.prod(argument.shape) != 1
         if wrong:
-            raise TypeError(f"{name}: {role} must be {allowed}, but {given(argument)} was given.")
+            shape = f" of shape {list(argument.shape)}" if isinstance(argument, _ARRAYS) else ""
+            raise TypeError(
+                f"{name}: {role} must be {allowed}, but {given(argument)}{shape} was given."
+            )
         # A number that torch.compile keeps as a symbol would become a constant here.
         if kind in _SIZES and isinstance(argument, int) and not is_dynamo_compiling():
             dtype, bits = _SIZES[kind]
@@ -91,9 +92,9 @@ def checked_fill_value(name: str, fill_value: Number) -> Number:
         if hasattr(fill_value, "item") and not is_tensor_like(fill_value):
             return checked_fill_value(name, fill_value.item())  # of NumPy
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
-    if isinstance(fill_value, int) and not is_dynamo_compiling():  # as in check_kinds
-        if not -(2**63) <= fill_value < 2**63:
-            raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
+    known = isinstance(fill_value, int) and not is_dynamo_compiling()  # as in check_kinds
+    if known and not -(2**63) <= fill_value < 2**63:
+        raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
     return fill_value
 
 

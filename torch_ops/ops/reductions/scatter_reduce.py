@@ -296,8 +296,8 @@ def scatter_(
         IndexError: ``dim`` is out of range, or an entry is, as for :func:`scatter_add_`.
         TypeError: The dtypes differ or are not allowed, or an argument is not a tensor.
         ValueError: The shapes do not fit, or ``reduce`` is none of these.
-        RuntimeError: The tensors are on different devices, elements of ``out`` share memory, or
-            ``out`` is a leaf that requires grad.
+        RuntimeError: The tensors are on different devices, or ``out`` is expanded, or is a leaf
+            that requires grad.
 
     Example:
         >>> import torch, torch_ops

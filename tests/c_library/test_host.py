@@ -126,7 +126,9 @@ def test_leaky_relu(device: Any, dtype: str) -> None:
     with pytest.raises(ValueError, match="leaky_relu: slope must fit float64"):
         host.leaky_relu(values, 10**400)
     for wrong in (None, "0.5"):
-        with pytest.raises(TypeError, match=f"leaky_relu: slope must be a float, but it is {wrong!r}"):
+        with pytest.raises(
+            TypeError, match=f"leaky_relu: slope must be a float, but it is {wrong!r}"
+        ):
             host.leaky_relu(values, wrong)  # type: ignore[call-overload]
 
 

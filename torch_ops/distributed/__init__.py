@@ -3,8 +3,8 @@
 Imported when ``torch.distributed.tensor`` is: then the ops of this package take DTensors.
 """
 
-from torch_ops.distributed import activations, elements, masks, points, rows  # noqa: F401 (rules)
-from torch_ops.distributed._frame import shards_of  # noqa: F401 (for nodes in C++)
+from torch_ops.distributed import rules  # noqa: F401 (which it registers)
+from torch_ops.distributed.rules._frame import shards_of  # noqa: F401 (for nodes in C++)
 from torch_ops.distributed.sharded_table import ShardedTable
 from torch_ops.distributed.table import gather
 

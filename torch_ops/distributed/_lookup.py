@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed import _exchange
-from torch_ops.distributed._frame import part_of, place, shard_axis, wrap, wrap_as
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient, sparse_rows
+from torch_ops.distributed.rules._frame import part_of, place, shard_axis, wrap, wrap_as
 from torch_ops.ops._arguments import Number
 
 Placements = tuple[Placement, ...]

@@ -16,10 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from torch_ops.distributed import _exchange, _hosts
-from torch_ops.distributed._frame import part_of, wrap
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables, tell_of_error
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient
+from torch_ops.distributed.rules._frame import part_of, wrap
 from torch_ops.distributed.table import PEERS, ROUTE, check_call
 from torch_ops.ops._arguments import Number, check_kinds, given
 

@@ -92,8 +92,8 @@ def checked_fill_value(name: str, fill_value: Number) -> Number:
         if hasattr(fill_value, "item") and not is_tensor_like(fill_value):
             return checked_fill_value(name, fill_value.item())  # of NumPy
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
-    known = isinstance(fill_value, int) and not is_dynamo_compiling()  # as in check_kinds
-    if known and not -(2**63) <= fill_value < 2**63:
+    is_known = not is_dynamo_compiling()  # as in check_kinds
+    if is_known and isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
     return fill_value
 

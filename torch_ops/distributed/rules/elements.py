@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed import _parts
-from torch_ops.distributed._frame import (
+from torch_ops.distributed.rules._frame import (
     REPLICATE,
     choose,
     is_first,

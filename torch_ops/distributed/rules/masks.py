@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from torch_ops.distributed._frame import (
+from torch_ops.distributed.rules._frame import (
     REPLICATE,
     choose,
     is_sum,

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed import _parts
-from torch_ops.distributed._axes import Axes
-from torch_ops.distributed._frame import (
+from torch_ops.distributed.rules._axes import Axes
+from torch_ops.distributed.rules._frame import (
     REPLICATE,
     choose,
     is_first,

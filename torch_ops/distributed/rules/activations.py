@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
-from torch_ops.distributed._frame import (
+from torch_ops.distributed.rules._frame import (
     REPLICATE,
     choose,
     is_sum,

@@ -1,0 +1,3 @@
+"""How the ops take DTensors: a module of rules for each kind of op, all on one frame."""
+
+from torch_ops.distributed.rules import activations, elements, masks, points, rows  # noqa: F401

@@ -265,12 +265,27 @@ FRACTIONS = {
 @pytest.mark.parametrize("what", FRACTIONS)
 def test_numbers_that_are_no_ints(device: torch.device, what: str) -> None:
     source, index = torch.ones(4, 3, device=device), torch.tensor([0, 2], device=device)
-    for number in (2.7, np.float32(2.7), np.float16(1), torch.tensor(2.7), torch.tensor(2.0)):
-        with pytest.raises(TypeError, match=rf"^{what} must be an int.*, but a \w+ was given"):
+    fractions = (2.7, np.float32(2.7), np.float16(1), torch.tensor(2.7), torch.tensor(2.0))
+    for number in (*fractions, {2}, int, torch.tensor([1, 2]), np.array([1, 2])):
+        given = r"an? \w+( of shape \[2\])? was given"
+        with pytest.raises(TypeError, match=rf"^{what} must be an int.*, but {given}"):
             FRACTIONS[what](source, index, number)
     for number in (2**63, -(2**70), 10**400):
         with pytest.raises(ValueError, match=rf"^{what} must fit int64, but the int that was"):
             FRACTIONS[what](source, index, number)
+
+
+def test_what_is_no_bool_or_dtype(device: torch.device) -> None:
+    x, index = torch.ones(2, device=device), torch.tensor([0, 1], device=device)
+    for name, given, call in (
+        ("scatter_add: sorted", "a str", lambda: torch_ops.scatter_add(x, index, 2, sorted="no")),
+        ("scatter: sorted", "a str", lambda: torch_ops.scatter(x, index, 2, sorted="no")),
+        ("scatter: return_arg", "a str", lambda: torch_ops.scatter(x, index, 2, return_arg="no")),
+        ("scatter: dtype", "a type", lambda: torch_ops.scatter(x, index, 2, dtype=float)),
+        ("scatter_add: dtype", "a type", lambda: torch_ops.scatter_add(x, index, 2, dtype=float)),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} must be .*, but {given} was given"):
+            call()
 
 
 def test_real_numbers_that_are_too_large(device: torch.device) -> None:

@@ -58,10 +58,10 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
             if isinstance(argument, _ARRAYS) and kind != "a sequence of ints":
                 wrong = wrong or math.prod(argument.shape) != 1
         if wrong:
-            shape = f" of shape {list(argument.shape)}" if isinstance(argument, _ARRAYS) else ""
-            raise TypeError(
-                f"{name}: {role} must be {allowed}, but {given(argument)}{shape} was given."
-            )
+            what = given(argument)
+            if isinstance(argument, _ARRAYS) and argument.ndim > 0:
+                what += f" of shape {list(argument.shape)}"
+            raise TypeError(f"{name}: {role} must be {allowed}, but {what} was given.")
         # A number that torch.compile keeps as a symbol would become a constant here.
         if kind in _SIZES and isinstance(argument, int) and not is_dynamo_compiling():
             dtype, bits = _SIZES[kind]

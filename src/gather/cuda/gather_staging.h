@@ -23,8 +23,8 @@ struct Staging {
 };
 
 // The unit of all costs is the time in which a multiprocessor serves one entry from shared memory.
-// The constants fit 177 cases on an H200 (docs/internals/log.md): with wrong choices calls take 0.7
-// % longer on average, and 12 % at worst.
+// The constants fit 177 cases on an H200 (docs/internals/log.md): where they choose wrongly, calls
+// take 0.7 % longer on average, and 12 % at worst.
 inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kSmallTable = 48 * 1024;

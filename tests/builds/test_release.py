@@ -196,6 +196,7 @@ def test_a_dry_run_changes_nothing(toy: Path) -> None:
     assert not (toy / "dist").exists()
 
 
+@pytest.mark.slow
 def test_a_release(toy: Path) -> None:
     git(toy, "tag", "v0.1.0")
     result = release(toy, "0.2.0")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.utils import _pytree as pytree
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
@@ -53,7 +54,8 @@ class IndexPlan:
 
     def __post_init__(self) -> None:
         held = None
-        if all(type(part) is Tensor for part in (*self.indices, *self.parts)):
+        compiles = torch.compiler.is_compiling()
+        if not compiles and all(type(part) is Tensor for part in (*self.indices, *self.parts)):
             held = _ext.HeldPlan(
                 list(self.names), list(self.indices), list(self.parts), list(self.longest),
                 list(self.sizes), self.batch_dims,
@@ -104,7 +106,8 @@ class IndexPlan:
 
 
 def _flatten(plan: IndexPlan) -> tuple[list[Any], Any]:
-    context = plan.names, plan.longest, plan.sizes, plan.batch_dims
+    # Not `longest`, which each plan has others of: what is exported with one plan takes another.
+    context = plan.names, plan.sizes, plan.batch_dims
     return [*plan.indices, *plan.parts], context
 
 
@@ -114,10 +117,10 @@ def _flatten_with_keys(plan: IndexPlan) -> tuple[list[Any], Any]:
 
 
 def _unflatten(leaves: Any, context: Any) -> IndexPlan:
-    names, longest, sizes, batch_dims = context
+    names, sizes, batch_dims = context
     leaves, count = tuple(leaves), len(names)
     return IndexPlan(
-        tuple(names), leaves[:count], leaves[count:], tuple(longest), tuple(sizes), batch_dims
+        tuple(names), leaves[:count], leaves[count:], (-1,) * count, tuple(sizes), batch_dims
     )
 
 
@@ -202,7 +205,7 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
                 f"index_plan: {name} must be int32 or int64, but it is "
                 f"{str(index.dtype).removeprefix('torch.')}."
             )
-        if isinstance(size, bool) or not isinstance(size, int):
+        if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
             raise TypeError(
                 f"index_plan: the number of rows of {name} must be an int, but it is "
                 f"{type(size).__name__}."
@@ -256,7 +259,7 @@ def plan_of(
         bounds = torch.arange(batches * size + 1, dtype=sorted_rows.dtype, device=index.device)
         offsets = torch.searchsorted(sorted_rows, bounds)
         parts += [order.to(dtype), offsets.to(dtype), *(each[order.long()] for each in rows)]
-        if not wait:
+        if not wait or torch.compiler.is_compiling() or isinstance(offsets, FakeTensor):
             longest.append(-1)
         else:
             longest.append(int(offsets.diff().max()) if batches * size > 0 else 0)

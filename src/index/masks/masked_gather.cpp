@@ -176,7 +176,7 @@ struct MaskedScatter {
                       out.sym_sizes(), " and they are ", c10::SymIntArrayRef(sizes), ".");
     indexing::check_axes_match(kName, "out", out.sym_sizes(), 0, "the result", sizes, 0, out.dim(),
                                "out must have the axes of mask and of a row");
-    const Tensor ones = at::ones_symint({rows.sym_size(0)}, mask.options());
+    const Tensor ones = mask.new_ones_symint({rows.sym_size(0)});  // a DTensor if it is one
     Tensor written = op_of<MaskedScatterRows>().call(ones, flags).reshape_symint(mask.sym_sizes());
     while (written.dim() < out.dim()) written = written.unsqueeze(-1);
     return from_bits(at::where(written, as_bits(scattered), as_bits(out)), out.scalar_type());

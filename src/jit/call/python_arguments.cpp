@@ -31,12 +31,17 @@ bool is_subclass(PyObject* value) {
          !THPVariable_Unpack(value).is_nested();
 }
 
+// A mode sees calls with a tensor, of which the registered op can be called.
+bool would_be_seen(PyObject* value) {
+  return is_subclass(value) ||
+         (THPVariable_Check(value) && at::impl::torch_function_mode_enabled());
+}
+
 }  // namespace
 
 bool is_watched(const py::tuple& args) {
-  if (at::impl::torch_function_mode_enabled()) return true;
   for (size_t k = 0; k < args.size(); ++k) {
-    if (is_subclass(PyTuple_GET_ITEM(args.ptr(), k))) return true;
+    if (would_be_seen(PyTuple_GET_ITEM(args.ptr(), k))) return true;
   }
   return false;
 }
@@ -45,7 +50,7 @@ bool is_watched(const py::tuple& args, const py::dict& by_name) {
   if (is_watched(args)) return true;
   PyObject *key = nullptr, *value = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(by_name.ptr(), &at, &key, &value) != 0;) {
-    if (is_subclass(value)) return true;
+    if (would_be_seen(value)) return true;
   }
   return false;
 }

@@ -62,12 +62,16 @@ class Implementer<Result(at::TensorList, at::ArrayRef<Scalar>, at::IntArrayRef, 
   }
   // Its first argument is the DispatchKeySet of the call.
   template <class Function>
-  void autograd(const Function& function) const {
-    add(c10::DispatchKey::Autograd,
+  void with_keys(c10::DispatchKey key, const Function& function) const {
+    add(key,
         [function](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                    at::IntArrayRef positions, More... more) -> Result {
           return function(keys, OpInputs{tensors, numbers, positions}, more...);
         });
+  }
+  template <class Function>
+  void autograd(const Function& function) const {
+    with_keys(c10::DispatchKey::Autograd, function);
   }
 
  private:
@@ -103,6 +107,18 @@ void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& s
   const Implementer<typename Kernel::Op> impl(*library, name);
   impl(c10::DispatchKey::CPU, backend);
   impl(c10::DispatchKey::CUDA, backend);
+  // Calls without a tensor, which no backend's key leads to, are for the CPU.
+  impl.with_keys(
+      c10::DispatchKey::BackendSelect,
+      [kernel, backend](c10::DispatchKeySet keys, const OpInputs& inputs, const auto&... more) {
+        if (keys.highestBackendKey() == c10::BackendComponent::InvalidBit) {
+          return backend(inputs, more...);
+        }
+        const c10::DispatchKeySet after(c10::DispatchKeySet::FULL_AFTER,
+                                        c10::DispatchKey::BackendSelect);
+        return kernel->op->redispatch(keys & after, inputs.tensors, inputs.numbers,
+                                      inputs.positions, more...);
+      });
   implement(impl);
   library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::Batched, rule_for_older_vmap()));
   kernel->op = c10::Dispatcher::singleton()

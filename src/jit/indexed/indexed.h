@@ -40,9 +40,10 @@ struct PassCode {
 
 // What a call has beyond its arguments.
 struct Call {
-  std::vector<Tensor> indices;     // [batch..., entries] each
-  std::vector<Tensor> plans;       // of each index those of `Planned`; none: there is no plan
-  std::vector<int64_t> longest;    // of each index, the most entries of a row; -1: not known
+  std::vector<Tensor> indices;  // [batch..., entries] each
+  std::vector<Tensor> plans;    // of each index those of `Planned`; none: there is no plan
+  // Of each index, the most entries of a row; -1: not known. A symbol, as each plan has others.
+  std::vector<c10::SymInt> longest;
   std::vector<c10::SymInt> sizes;  // of each index, what it counts; -1: an input tells
   int64_t batch_dims = 0;
 };
@@ -70,7 +71,7 @@ class Indexed : public Signature {
   // smallest are follows the outputs.
   using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                  at::IntArrayRef positions, at::TensorList indices,
-                                 at::TensorList plans, at::IntArrayRef longest,
+                                 at::TensorList plans, c10::SymIntArrayRef longest,
                                  c10::SymIntArrayRef sizes, int64_t batch_dims,
                                  std::optional<bool> deterministic, bool winners);
 

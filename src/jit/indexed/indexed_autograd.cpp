@@ -36,8 +36,7 @@ Tensor counts_of(const Indexed& kernel, const Call& call, const Frame& frame, si
 struct IndexedNode final : KernelNode<IndexedNode, Indexed> {
   static constexpr const char* kName = "IndexedBackward";
   std::vector<SavedVariable> tensors, indices, plans, winners;
-  std::vector<int64_t> longest;
-  std::vector<c10::SymInt> sizes;
+  std::vector<c10::SymInt> longest, sizes;
   int64_t batch_dims = 0;
 
   template <class Visit>

@@ -148,12 +148,12 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& input
 void register_indexed(const std::shared_ptr<Indexed>& kernel) {
   const char* const schema =
       "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, Tensor[] plans, "
-      "int[] longest, SymInt[] sizes, int batch_dims=0, bool? deterministic=None, "
+      "SymInt[] longest, SymInt[] sizes, int batch_dims=0, bool? deterministic=None, "
       "bool winners=False) -> Tensor[]";
   // The function of the op's arguments that calls use(inputs, call, winners).
   const auto with_call = [](auto use) {
     return [use](const OpInputs& inputs, at::TensorList indices, at::TensorList plans,
-                 at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
+                 c10::SymIntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
                  std::optional<bool> /*deterministic*/, bool winners) {
       const Call call{indices.vec(), plans.vec(), longest.vec(), sizes.vec(), batch_dims};
       return use(inputs, call, winners);

@@ -284,7 +284,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
                       ": the number of entries of ", kernel.indices[k], " is ", problem.positions(),
                       ", but the axis has size 0: no entry is allowed.");
     problem.indices.push_back(call.indices[k].contiguous());
-    problem.longest.push_back(k < call.longest.size() ? call.longest[k] : -1);
+    problem.longest.push_back(k < call.longest.size() ? call.longest[k].expect_int() : -1);
   }
   check_plans(kernel, call, problem);
   std::vector<Tensor> results = allocate(kernel, types, frame, device, winners);

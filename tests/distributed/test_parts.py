@@ -156,6 +156,25 @@ def test_strides() -> None:
     ranks.run(2, check_strides)
 
 
+# ---- Rows put where a mask is true --------------------------------------------------------------
+
+
+def check_masked_scatter() -> None:
+    rows, mask, onto = torch.randn(3, 4), torch.arange(6) % 2 == 0, torch.randn(6, 4)
+    for placement in (R, Shard(1)):
+        mesh = ranks.mesh()
+        placed = [
+            distribute_tensor(each, mesh, [at])
+            for each, at in ((rows, placement), (mask, R), (onto, placement))
+        ]
+        output = torch_ops.masked_scatter(placed[0], placed[1], out=placed[2])
+        assert torch.equal(output.full_tensor(), torch_ops.masked_scatter(rows, mask, out=onto))
+
+
+def test_masked_scatter_onto_rows() -> None:
+    ranks.run(2, check_masked_scatter)
+
+
 # ---- Ranks outside the mesh ---------------------------------------------------------------------
 
 

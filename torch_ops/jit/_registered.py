@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,13 @@ def hashed(name: str, source: str) -> str:
 
 
 def signature(
-    name: str, op_name: str, inputs: Sequence[Param], outputs: Sequence[Param]
+    name: str,
+    op_name: str,
+    inputs: Sequence[Param],
+    outputs: Sequence[Param],
+    texts: Iterable[str],
 ) -> dict[str, Any]:
-    """What C++ gets of every kernel."""
+    """What C++ gets of every kernel; ``texts`` are the user's."""
     letters = {param.type for param in (*inputs, *outputs) if isinstance(param.type, str)}
     return {
         "name": name,
@@ -38,6 +42,8 @@ def signature(
         "inputs": [param.facts() for param in inputs],
         "outputs": [param.facts() for param in outputs],
         "placeholders": sorted(letters),
+        # Code of a header may divide too.
+        "divides": any(sign in text for text in texts for sign in ("/", "%", "include")),
     }
 
 

@@ -260,7 +260,13 @@ def _make_kernel(
     """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
     text = program.snippet.operation
     kernel = _ext.Elementwise(
-        **signature(program.name, op_name, program.inputs, program.outputs),
+        **signature(
+            program.name,
+            op_name,
+            program.inputs,
+            program.outputs,
+            (*program.snippet.texts, *options),
+        ),
         uses_index=mentions(text, "i"),
         uses_size=any(
             mentions(part, "_ind")

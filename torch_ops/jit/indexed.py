@@ -290,7 +290,13 @@ def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> An
         return index, param.reduce, param.features
 
     return _ext.Indexed(
-        **signature(program.name, op_name, program.inputs, program.outputs),
+        **signature(
+            program.name,
+            op_name,
+            program.inputs,
+            program.outputs,
+            (*program.snippet.texts, *options),
+        ),
         in_roles=[role(param) for param in program.inputs],
         out_roles=[role(param) for param in program.outputs],
         indices=list(program.indices),

@@ -208,7 +208,9 @@ def make_reduction(reduction: Reduction, options: tuple[str, ...], op_name: str 
     """The C++ side of a reduction; with a name registered as ``torch_ops_jit::<op_name>``."""
     texts = (reduction.map_expr, reduction.reduce_expr, reduction.post_map_expr, reduction.preamble)
     kernel = _ext.Reduction(
-        **signature(reduction.name, op_name, reduction.inputs, [reduction.output]),
+        **signature(
+            reduction.name, op_name, reduction.inputs, [reduction.output], (*texts, *options)
+        ),
         has_identity=reduction.identity is not None,
         uses_size=any(mentions(text, part) for text in texts for part in ("_in_ind", "_out_ind")),
         compile=functools.partial(_compile, reduction, options),

@@ -152,6 +152,7 @@ void read_signature(Signature& kernel, const py::kwargs& facts) {
   kernel.name = facts["name"].cast<std::string>();
   kernel.op_name = facts["op_name"].cast<std::string>();
   kernel.placeholders = facts["placeholders"].cast<std::vector<std::string>>();
+  kernel.divides = facts["divides"].cast<bool>();
   const auto read = [&](std::vector<Parameter>& parameters, const char* key) {
     for (const py::handle each : facts[key]) {
       parameters.push_back(parameter_of(each.cast<py::tuple>(), kernel.placeholders));

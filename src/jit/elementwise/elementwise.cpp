@@ -168,8 +168,9 @@ void run_cpu(Call& call, const at::TensorIterator& iter) {
                       call.form.load_outputs, call.form.index == 'o', call.kernel.has_loop_parts);
   const auto function = reinterpret_cast<HostLoop::Function>(
       const_cast<void*>(find_variant(call.kernel, call.form).function));
-  at::parallel_for(0, iter.numel(), kGrain,
-                   [&](int64_t begin, int64_t end) { loop.run(function, begin, end); });
+  at::parallel_for(0, iter.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    loop.run(call.kernel, function, begin, end);
+  });
 }
 
 // ---- CUDA ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "jit/call/host_call.h"
 #include "jit/call/plan.h"
 
 namespace torch_ops::jit {
@@ -51,8 +52,8 @@ class HostLoop {
   }
 
   // The elements [begin, end).
-  void run(Function function, int64_t begin, int64_t end) const {
-    if (is_dense_) return function(plan_.data(), begin, end);
+  void run(const Signature& kernel, Function function, int64_t begin, int64_t end) const {
+    if (is_dense_) return call_on_host(kernel, function, plan_.data(), begin, end);
     Words plan = plan_;
     const int64_t most = std::min(end - begin, most_);
     std::vector<std::unique_ptr<char[]>> buffers(operands_.size());
@@ -71,7 +72,7 @@ class HostLoop {
         plan.data()[kPointers + k] = reinterpret_cast<intptr_t>(memory);
         if (!operand.in_place && operand.is_loaded) load(operand, place, count, memory);
       }
-      function(plan.data(), 0, count);
+      call_on_host(kernel, function, plan.data(), 0, count);
       for (size_t k = 0; k < operands_.size(); ++k) {
         const Operand& operand = operands_[k];
         if (!operand.in_place && operand.is_stored) store(operand, place, count, buffers[k].get());

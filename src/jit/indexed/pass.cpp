@@ -9,6 +9,7 @@
 #include "common/torch/calls/call_kernels.h"
 #include "common/torch/calls/new_output.h"
 #include "jit/call/axes.h"
+#include "jit/call/host_call.h"
 #include "jit/call/python_arguments.h"
 #include "jit/indexed/problem.h"
 #ifdef TORCH_OPS_WITH_CUDA
@@ -285,7 +286,7 @@ class Pass {
     std::vector<int64_t> bad(sources_.size(), INT64_MAX);
     Words words = plan_words(partials, bad.data());
     const auto call = [&](What what, int64_t begin, int64_t end) {
-      if (begin < end) function(words.data(), what, begin, end);
+      if (begin < end) call_on_host(kernel_, function, words.data(), what, begin, end);
     };
     const int64_t values = std::max<int64_t>(product(kept_) * product(summed_), 1);
     if (target_.walk == 'e') {

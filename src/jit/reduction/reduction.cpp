@@ -16,6 +16,7 @@
 #include "common/host/ceil_div.h"
 #include "common/torch/calls/new_output.h"
 #include "jit/call/axes.h"
+#include "jit/call/host_call.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
 
@@ -174,12 +175,13 @@ void run_cpu(Reduction& kernel, ReductionCall& call) {
   const Words words = columns ? plan_words(call, cut.part, cut.parts, partials, {cut.width})
                               : plan_words(call, cut.part, cut.parts, partials, {});
   const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
-  at::parallel_for(0, cut.tasks,
-                   std::max<int64_t>(kReductionGrain / std::max<int64_t>(of_task, 1), 1),
-                   [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
+  at::parallel_for(
+      0, cut.tasks, std::max<int64_t>(kReductionGrain / std::max<int64_t>(of_task, 1), 1),
+      [&](int64_t begin, int64_t end) { call_on_host(kernel, partial, words.data(), begin, end); });
   if (cut.parts == 1) return;
-  at::parallel_for(0, outputs, std::max<int64_t>(kReductionGrain / cut.parts, 1),
-                   [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
+  at::parallel_for(
+      0, outputs, std::max<int64_t>(kReductionGrain / cut.parts, 1),
+      [&](int64_t begin, int64_t end) { call_on_host(kernel, finish, words.data(), begin, end); });
 }
 
 // The elements of a vector along an axis, if that is as wide as can be: those of the smallest input

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import FakeTensorMode
 
 import torch_ops
+from torch_ops.jit import IndexedKernel, index_plan
 
 INDEX = [0, 9]
 CALLS: dict[str, Callable[..., Tensor]] = {
@@ -119,3 +121,54 @@ def test_fill_values_that_data_say(device: torch.device) -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
         assert torch.equal(compiled(x, index), call(x, index))
+
+
+COPIES = IndexedKernel("T x[src]", "T out[dst]", "out = x", "copies")
+
+
+def plan_for(index: Tensor, rows: int) -> Any:
+    return index_plan(src=(index, rows), dst=(index.flip(0), rows))
+
+
+def test_plans_that_are_new_in_each_step(device: torch.device) -> None:
+    """Their longest rows differ, which is no reason to compile again."""
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, plan: COPIES(x, plan=plan), backend=counter, fullgraph=True)
+    for zeros in range(2, 12):
+        index = torch.arange(40, device=device) % 19 + 1
+        index[:zeros] = 0
+        x = torch.rand(20, 2, device=device, requires_grad=True)
+        plan = plan_for(index, 20)
+        output, expected = compiled(x, plan), COPIES(x, plan=plan)
+        assert torch.equal(output, expected)
+        weights = torch.rand_like(expected)
+        gradients = [torch.autograd.grad(each, x, weights)[0] for each in (output, expected)]
+        assert torch.equal(*gradients)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_plans_made_by_compiled_code(device: torch.device, backend: str) -> None:
+    def call(x: Tensor, index: Tensor) -> Tensor:
+        return COPIES(x, plan=plan_for(index, x.shape[0]))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    for size in (5, 6, 7):
+        x, index = torch.rand(size, 2, device=device), torch.tensor([0, 1, 1, 4], device=device)
+        assert torch.equal(compiled(x, index), call(x, index))
+    with FakeTensorMode():
+        assert call(torch.ones(5, 2), torch.tensor([0, 1])).shape == (5, 2)
+
+
+def test_exported_with_one_plan_and_called_with_another(device: torch.device) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor, plan: Any) -> Tensor:
+            return COPIES(x, plan=plan)
+
+    x = torch.rand(5, 2, device=device)
+    plans = [plan_for(torch.tensor(rows, device=device), 5) for rows in ([0, 1, 2], [3, 3, 3])]
+    exported = torch.export.export(Module(), (x, plans[0])).module()
+    for plan in plans:
+        assert torch.equal(exported(x, plan), COPIES(x, plan=plan))

@@ -128,3 +128,18 @@ def test_errors_are_the_same(device: torch.device) -> None:
         x = tagged
         assert of_subclass.type is of_plain.type
         assert str(of_subclass.value) == str(of_plain.value)
+
+
+def test_calls_without_a_tensor() -> None:
+    """Which no backend's key leads to: in compiled code, and where torch.device is a mode."""
+    square = ElementwiseKernel("T x", "T y", "y = x * x", "square_of_a_number")
+    count = ElementwiseKernel("", "float32 y", "y = i", "count")
+    with torch.device("cpu"):
+        assert square(3.0).item() == 9
+        assert count(size=3).tolist() == [0, 1, 2]
+
+    def call(x: Tensor) -> Tensor:
+        return x + count(size=x.shape[0]) + square(3.0)
+
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.zeros(3)).tolist() == [9, 10, 11]

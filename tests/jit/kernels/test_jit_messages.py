@@ -11,7 +11,7 @@ import pytest
 import torch
 from jit_tools import needs_cuda_core
 
-from torch_ops.jit import ElementwiseKernel, RawKernel, RawModule, ReductionKernel
+from torch_ops.jit import ElementwiseKernel, IndexedKernel, RawKernel, RawModule, ReductionKernel
 
 
 def elementwise(**texts: Any) -> Any:
@@ -102,3 +102,34 @@ def test_shapes_that_do_not_broadcast(
         for first in (inputs[0], inputs[0].clone().requires_grad_()):
             with pytest.raises(ValueError, match=f"^p: {re.escape(message)}"):
                 made(first, *inputs[1:])
+
+
+# ---- Integers divided by zero -------------------------------------------------------------------
+
+DIVISIONS = {
+    "elementwise": ElementwiseKernel("T x, T y", "T z", "z = x / y", "quotient"),
+    "indexed": lambda x, y: IndexedKernel("T x[s], T y[s]", "T z", "z = x % y", "rest")(
+        x[:, None], y[:, None], s=torch.arange(len(x))
+    ).flatten(),
+    "reduction": lambda x, y: ReductionKernel("T x, T y", "T z", "x / y", "a + b", "z = a", "0")(
+        x, y
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DIVISIONS)
+def test_division_by_zero(kind: str) -> None:
+    """On the CPU, where the process would end. A GPU goes on with any number."""
+    divide = DIVISIONS[kind]
+    x = torch.arange(100_000, dtype=torch.int32)
+    y = torch.ones_like(x)
+    before = divide(x, y)
+    for bad in (0, -1):
+        x[70_000], y[70_000] = -(2**31), bad
+        with pytest.raises(
+            RuntimeError, match=r": an integer was divided by zero, or the smallest"
+        ):
+            divide(x, y)
+    x[70_000], y[70_000] = 70_000, 1
+    assert torch.equal(divide(x, y), before)
+    assert (torch.arange(4) // 2).tolist() == [0, 0, 1, 1]

@@ -88,6 +88,10 @@ class Snippet:
     after_loop: str = ""
     scratch: tuple[Param, ...] = ()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.preamble, self.loop_prep, self.operation, self.after_loop
+
 
 @dataclass(frozen=True)
 class Program:

@@ -205,6 +205,12 @@ class ElementwiseKernel:
                 f"{self.name}: the number of arguments must be {len(self.inputs)}, but it is "
                 f"{len(args)}."
             )
+        if out is not None and self._keeps_outputs:
+            raise RuntimeError(
+                f"{self.name}: an output that the snippet does not assign in every case, or a raw "
+                "one, cannot be given in out= inside torch.compile. Call the kernel in a function "
+                "that torch_ops.jit.op registers with mutates_args=."
+            )
         tensors, numbers, positions = split_arguments(
             self.name, self.inputs, args[: len(self.inputs)]
         )
@@ -212,11 +218,6 @@ class ElementwiseKernel:
             size = [size]
         results = self._op(tensors, numbers, positions, size)
         if out is not None:
-            if self._keeps_outputs:
-                raise RuntimeError(
-                    f"{self.name}: an output that the snippet does not assign in every case, or a "
-                    "raw one, cannot be given in out= inside torch.compile."
-                )
             outs = out if isinstance(out, tuple | list) else (out,)
             names = [f"output {param.name}" for param in self.outputs]
             results = copy_to_outputs(self.name, names, outs, results, tensors)
@@ -413,7 +414,10 @@ def _fake(
         if param.raw:
             like = by_input[param.like] if param.like >= 0 else None
             if like is None:
-                raise ValueError(f"{program.name}: the raw output {param.name} needs out=.")
+                raise ValueError(
+                    f"{program.name}: the raw output {param.name} needs out=, which a traced call "
+                    "cannot have."
+                )
             results.append(torch.empty(like.shape, dtype=dtype, device=device))
         elif larger:
             strides = compute_elementwise_output_strides(*larger)

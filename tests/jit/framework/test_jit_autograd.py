@@ -17,7 +17,7 @@ from programs import ROOT
 from torch import Tensor
 from torch._dynamo import compiled_autograd
 
-from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, op
 from torch_ops.jit._registered import _kind
 from torch_ops.jit.language.params import DTYPES
 
@@ -511,6 +511,34 @@ def test_compile_refuses_the_outputs_that_eager_refuses(
     # With fullgraph=True what is raised inside is told by an error of torch.compile's own.
     with pytest.raises((error, torch._dynamo.exc.TorchDynamoException), match=f"(?s){message}"):
         compiled(x, given)
+
+
+@pytest.mark.parametrize("output", ["raw T y", "T y"])
+def test_compile_with_outputs_that_are_kept(output: str, device: torch.device) -> None:
+    """torch.compile goes on without a graph; fullgraph=True takes them in a registered function."""
+    text = "y[i] = x" if "raw" in output else "y += x"
+    kernel = ElementwiseKernel("T x", output, text, "kept")
+
+    @op("jit_tests::kept", mutates_args="y")
+    def registered(x: Tensor, y: Tensor) -> None:
+        kernel(x, out=y)
+
+    def call(x: Tensor, y: Tensor) -> Tensor:
+        kernel(x, out=y)
+        return y + 1
+
+    def call_registered(x: Tensor, y: Tensor) -> Tensor:
+        registered(x, y)
+        return y + 1
+
+    x = random((3,), device)
+    for function, fullgraph in ((call, False), (call_registered, True)):
+        torch.compiler.reset()
+        compiled = torch.compile(function, fullgraph=fullgraph, backend="aot_eager")
+        y = torch.zeros_like(x)
+        assert torch.equal(compiled(x, y), x + 1) and torch.equal(y, x)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"a raw one, .*registers with mutates"):
+        torch.compile(call, fullgraph=True, backend="eager")(x, y)
 
 
 def test_parameters_named_as_derivatives_are(device: torch.device) -> None:

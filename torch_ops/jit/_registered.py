@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -85,7 +86,10 @@ def register_fake(op_name: str, fake: Callable[..., Any]) -> None:
         torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
 
 
-_NUMBERS = (bool, int, float, complex, torch.SymBool, torch.SymInt, torch.SymFloat)
+_numpy = sys.modules.get("numpy")  # torch has imported it, where it is installed
+# For torch.compile a scalar of NumPy is an array without axes.
+_OF_NUMPY = () if _numpy is None else (_numpy.generic, _numpy.ndarray)
+NUMBERS = (bool, int, float, complex, torch.SymBool, torch.SymInt, torch.SymFloat)
 
 
 def split_arguments(
@@ -95,26 +99,29 @@ def split_arguments(
     tensors = []
     numbers = []
     positions = []
-    for position, value in enumerate(args):
-        if isinstance(value, Tensor):
+    for position, given in enumerate(args):
+        value = as_number(given)
+        if isinstance(value, NUMBERS):
+            numbers.append(value)
+            positions.append(position)
+        elif isinstance(value, Tensor) or is_proxy(value):
             tensors.append(value)
         else:
-            number = as_number(value)
-            if not isinstance(number, _NUMBERS):
-                raise TypeError(
-                    f"{kernel}: {params[position].name} must be a tensor or a number, but it is "
-                    f"{type(value).__name__}."
-                )
-            numbers.append(number)
-            positions.append(position)
+            raise TypeError(
+                f"{kernel}: {params[position].name} must be a tensor or a number, but it is "
+                f"{type(given).__name__}."
+            )
     return tensors, numbers, positions
 
 
 def as_number(value: Any) -> Any:
     """Converts a NumPy scalar to a Python number, which a schema can represent."""
-    if isinstance(value, Tensor | bool | int | float | complex):
-        return value
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if isinstance(value, _OF_NUMPY) else value
+
+
+def is_proxy(value: Any) -> bool:
+    """Does it take a tensor's place without being one, as what torch.fx.symbolic_trace passes?"""
+    return hasattr(type(value), "__torch_function__") and not isinstance(value, Tensor)
 
 
 def join_arguments(

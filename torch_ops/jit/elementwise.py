@@ -15,6 +15,7 @@ from torch_ops.jit._registered import (
     copy_to_outputs,
     device_of,
     hashed,
+    is_proxy,
     join_arguments,
     known_numbers,
     load_functions,
@@ -191,7 +192,12 @@ class ElementwiseKernel:
 
     def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
         if not _is_compiling():
-            results = self._call(args, size, out)
+            try:
+                results = self._call(args, size, out)
+            except TypeError:
+                if not any(map(is_proxy, args)):
+                    raise
+                results = NotImplemented
             if results is not NotImplemented:
                 return results
         return self._by_op(args, size, out)
@@ -221,7 +227,9 @@ class ElementwiseKernel:
             outs = out if isinstance(out, tuple | list) else (out,)
             names = [f"output {param.name}" for param in self.outputs]
             results = copy_to_outputs(self.name, names, outs, results, tensors)
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(self.outputs) == 1:  # proxies have no length
+            return results[0]
+        return tuple(results[number] for number in range(len(self.outputs)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = functools.partial(ElementwiseKernel, **self._texts)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops.jit._registered import hashed, load_functions, signature, split_arguments
+from torch_ops.jit._registered import hashed, is_proxy, load_functions, signature, split_arguments
 from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.building.toolchain import arch_of
 from torch_ops.jit.generation.indexed import PassForm, cuda_source, host_source, partial_bytes
@@ -173,7 +173,12 @@ class IndexedKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not _is_compiling():
-            results = self._call(args, kwargs)
+            try:
+                results = self._call(args, kwargs)
+            except TypeError:
+                if not any(map(is_proxy, (*args, *kwargs.values()))):
+                    raise
+                results = NotImplemented
             if results is not NotImplemented:
                 return results
         return self._by_op(args, **kwargs)
@@ -237,7 +242,9 @@ class IndexedKernel:
             tensors, numbers, positions, own, plans, longest, counts, batch_dims or 0,
             deterministic,
         )  # fmt: skip
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(self.outputs) == 1:  # proxies have no length
+            return results[0]
+        return tuple(results[number] for number in range(len(self.outputs)))
 
     def _parts(
         self, given: Mapping[str, Any]

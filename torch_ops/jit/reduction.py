@@ -17,6 +17,7 @@ from torch_ops.jit._registered import (
     copy_to_outputs,
     device_of,
     hashed,
+    is_proxy,
     join_arguments,
     known_numbers,
     load_functions,
@@ -176,7 +177,12 @@ class ReductionKernel:
         out: Tensor | None = None,
     ) -> Tensor:
         if not _is_compiling():
-            result: Any = self._kernel.call(args, dim, keepdim, out)
+            try:
+                result: Any = self._kernel.call(args, dim, keepdim, out)
+            except TypeError:
+                if not any(map(is_proxy, args)):
+                    raise
+                result = NotImplemented
             if result is not NotImplemented:
                 return result
         return self._by_op(args, dim, keepdim, out)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._function_text import read_function
-from torch_ops.jit._registered import as_number, hashed
+from torch_ops.jit._registered import NUMBERS, as_number, hashed
 from torch_ops.jit.elementwise import ElementwiseKernel
 from torch_ops.jit.reduction import ReductionKernel
 
@@ -127,7 +127,7 @@ class KernelOp:
         if not self._with_numbers:
             return self.overload(*args, **kwargs)
         given = [as_number(value) for value in self._in_order(args, kwargs)]
-        numbers = tuple(not isinstance(value, Tensor) for value in given)
+        numbers = tuple(isinstance(value, NUMBERS) for value in given)
         return self._with_numbers.get(numbers, self.overload)(*given)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -19,6 +19,8 @@ TWO = ElementwiseKernel("T x", "T y, T z", "y = x * x; z = -x", "two")
 DOT = ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = a", 0, "dot")
 NORM = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
 
+HALF = torch.tensor(0.5)  # becomes a constant of graphs
+
 product = op("jit_tests::product")(PRODUCT)
 two = op("jit_tests::two")(TWO)
 norm = op("jit_tests::norm")(NORM)
@@ -108,6 +110,32 @@ def test_compile(device: torch.device) -> None:
     z = x * y.sin()
     expected = 3 * z.norm(dim=1) + x.norm(dim=1) + (x * torch.sin(torch.tensor(0.5))).sum(1)
     torch.testing.assert_close(call(x, y), expected)
+
+
+ROWS = IndexedKernel("T x[src], T y", "T z[dst], T e", "z = x * y; e = x", "rows")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, index: product(x, y) + product(y=x, x=0.5),
+        lambda x, y, index: PRODUCT(x, y) + PRODUCT(np.float32(0.5), x) + PRODUCT(HALF, x),
+        lambda x, y, index: two(x)[1] + TWO(y)[0],
+        lambda x, y, index: ROWS(x, y, src=index, dst=index, sizes={"dst": 3})[0],
+        lambda x, y, index: norm(x.detach(), [0]) + NORM(y.detach(), dim=0) + x,
+    ],
+)
+def test_torch_fx(function, device: torch.device) -> None:
+    """Its proxies count as tensors."""
+    traced = torch.fx.symbolic_trace(function)
+    x, y = (torch.rand(3, 3, dtype=torch.float64, device=device).requires_grad_() for _ in range(2))
+    index = torch.tensor([2, 0, 2], device=device)
+    made, expected = traced(x, y, index), function(x, y, index)
+    assert torch.equal(made, expected)
+    grads = torch.autograd.grad(expected.sum(), (x, y), allow_unused=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(made.sum(), (x, y), allow_unused=True), grads, rtol=0, atol=0
+    )
 
 
 def test_exported_programs_are_loaded_again(device: torch.device) -> None:

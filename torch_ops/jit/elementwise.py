@@ -39,6 +39,7 @@ from torch_ops.jit.language.params import (
 from torch_ops.jit.language.program import (
     Program,
     Snippet,
+    check_assigned,
     defined_macros,
     may_mean,
     mentions,
@@ -63,8 +64,9 @@ class ElementwiseKernel:
             letter, which stands for ``torch.result_type`` of all arguments declared with it. A
             ``raw`` parameter is an array that the snippet indexes: ``w[j]`` by the row-major index,
             or ``ptrdiff_t rc[] = {r, c}; w[rc]``; also ``w.size()``, ``w.shape()[d]``.
-        out_params: The outputs, declared likewise. An output that the snippet does not assign keeps
-            the value of the tensor in ``out=``, and is 0 in a new tensor.
+        out_params: The outputs, declared likewise. An output that the snippet does not assign in
+            every case keeps the value of the tensor in ``out=``, and is 0 in a new tensor; one that
+            it never assigns is an error.
         operation: The snippet. ``i`` is the row-major index of the element, ``_ind.size()`` the
             number of elements. ``T`` and the other letters are types: that of the computation,
             which is float for float16 and bfloat16.
@@ -104,7 +106,8 @@ class ElementwiseKernel:
         TypeError: An argument's dtype cannot be cast to the declared one by ``torch.can_cast``; a
             wrong number of arguments; a declaration of an unknown type.
         ValueError: ``out`` has the wrong shape; ``size`` is missing or not allowed; a declaration
-            is malformed; a parameter has the name of a gradient in ``backward``.
+            is malformed; an output is never assigned; a parameter has the name of a gradient
+            in ``backward``.
         RuntimeError: Shapes do not broadcast; tensors on several devices; ``out`` together with
             gradients; in the backward pass: ``backward=None``, or a raw input requires a gradient
             that no snippet gives; no compiler.
@@ -181,6 +184,9 @@ class ElementwiseKernel:
         program = Program(name, inputs, outputs, snippet)
         texts = "\n".join((preamble, loop_prep, operation, after_loop, backward or ""))
         headers = included_headers(texts, options)
+        if not headers:  # which may define macros
+            macros = defined_macros((preamble, operation), shared_options(options))
+            check_assigned(operation, outputs, macros)
         source = repr((program, tuple(options), backward, headers))
         self.inputs = inputs
         self.outputs = outputs

@@ -15,8 +15,9 @@ from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.building.toolchain import arch_of
 from torch_ops.jit.generation.indexed import PassForm, cuda_source, host_source, partial_bytes
 from torch_ops.jit.generation.indexed_tuning import tuning
+from torch_ops.jit.generation.text import shared_options
 from torch_ops.jit.language.derivative_errors import check_preamble
-from torch_ops.jit.language.indices import check_assigned, read_indices, read_reductions
+from torch_ops.jit.language.indices import read_indices, read_reductions
 from torch_ops.jit.language.params import (
     Param,
     check_names,
@@ -25,7 +26,13 @@ from torch_ops.jit.language.params import (
     parse_params,
     without_wide_typedefs,
 )
-from torch_ops.jit.language.program import Program, Snippet, mentions
+from torch_ops.jit.language.program import (
+    Program,
+    Snippet,
+    check_assigned,
+    defined_macros,
+    mentions,
+)
 from torch_ops.jit.plans import IndexPlan
 from torch_ops.ops.plan import GatherPlan
 
@@ -148,7 +155,6 @@ class IndexedKernel:
         check_options(options)
         indices = read_indices(inputs, outputs)
         outputs = read_reductions(outputs, reduce, features)
-        check_assigned(operation, outputs)
         self.name = name
         self.in_params = in_params
         self.out_params = out_params
@@ -166,6 +172,9 @@ class IndexedKernel:
         program = Program(name, inputs, outputs, snippet, indices=indices)
         roles = [(p.index, p.reduce, p.features) for p in (*inputs, *outputs)]
         headers = included_headers("\n".join((preamble, operation)), options)
+        if not headers:  # which may define macros
+            macros = defined_macros((preamble, operation), shared_options(options))
+            check_assigned(operation, outputs, macros)
         source = repr((program, indices, roles, tuple(options), headers))
         self._kernel = _make_kernel(program, hashed(name, source), tuple(options))
         self._call = self._kernel.call

@@ -6,7 +6,7 @@ import pytest
 import torch
 from jit_tools import run_python
 
-from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, IndexedKernel
 from torch_ops.jit.language.program import defined_macros, surely_assigns
 
 
@@ -83,9 +83,52 @@ def test_control_flow_ends_an_element(device: torch.device) -> None:
 
 
 def test_a_value_is_not_returned_but_assigned(device: torch.device) -> None:
-    kernel = ElementwiseKernel("T x", "T y", "return x * x;")
+    kernel = ElementwiseKernel("T x", "T y", "y = 0; return x * x;")
     with pytest.raises(CompileError, match="operation, line 1: return"):
         kernel(torch.ones(2, device=device))
+
+
+REFERENCES = """
+template <class A> void square(A x, A* y) { *y = x * x; }
+template <class A> void square_of(A x, A& y) { y = x * x; }
+#define STORE(value) y = value
+#define store(value) STORE(value)
+#define OUT(letter) letter ## _of_x
+"""
+
+
+@pytest.mark.parametrize("make", [ElementwiseKernel, IndexedKernel])
+def test_an_output_that_is_assigned_nowhere(make) -> None:
+    """Whatever may assign one passes: a macro, a function, a pointer, a reference."""
+    inputs, index = ("T x", "") if make is ElementwiseKernel else ("T x[src]", "[src]")
+    for text in (
+        "x * 2", "return x * x;", "// y = x", 'printf("y = %g", x)', "z = x + y", "z.y = x",
+        "if (y == x) return;", "const int n = sizeof(y + x);", "TWICE(x)", "z = x * M_PI",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"assigns the output y nowhere\. Write y = "):
+            make(inputs, f"T y{index}, T z{index}", text, options=("-DTWICE(x)=2 * x",))
+    for text in (
+        "y += x * x", "y = z = x * x", "++y; y *= x", "y--", "y \\\n= x", "y<<=1", "y.x = x",
+        "y[0] = x",
+        "square(x, &y)", "square_of(x, y)", "square(x, (T*)&y)", "T* p = &y; *p = x",
+        "auto& r = y; r = x", "T &r(y); r = x", "T& r{y}; r = x", "T& r = x > 0 ? y : z; r = x",
+        "(x > 0 ? y : z) = x", "(y) = x", "(T&)y = x", "auto f = [&y](T x) { y = x; }; f(x)",
+        "STORE(x)", "store(x)", "OUT(y) = x", "ASSIGN(x)", "set(x)", "MACRO_OF_A_HEADER(x)",
+    ):  # fmt: skip
+        options = ("-DASSIGN(x)=y = x", "-D", "set(x)=y = x")
+        make(inputs, f"T y{index}", text, preamble=REFERENCES, options=options)
+    make(inputs, f"T y{index}", "assign(x)", preamble='#include "assign.h"')
+
+
+def test_references_to_outputs(device: torch.device) -> None:
+    for text in ("square(x, &y)", "square_of(x, y)", "store(x * x)", "T& r = y; r = x * x"):
+        x = torch.tensor([2.0, 3.0], device=device, requires_grad=True)
+        kernel = ElementwiseKernel(
+            "T x", "T y", text, "square", preamble=REFERENCES, options=("-default-device",)
+        )
+        y = kernel(x)
+        assert y.tolist() == [4, 9]
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [4, 6]
 
 
 PRINTS = """

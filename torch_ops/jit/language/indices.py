@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch_ops.jit.language.params import Param
-from torch_ops.jit.language.program import without_comments
 
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 # Of a call's keyword arguments, and of what a snippet sees.
@@ -114,25 +112,3 @@ def _read_features(features: object) -> tuple[int, ...]:
             f"is {tuple(features)}."
         )
     return tuple(features)
-
-
-def check_assigned(operation: str, outputs: Sequence[Param]) -> None:
-    """Refuses a snippet that never assigns an output.
-
-    An output may be assigned by a function that it is an argument of.
-
-    Raises:
-        ValueError: There is such an output.
-    """
-    text = without_comments(operation)
-    for param in outputs:
-        name = rf"(?<![\w.]){re.escape(param.name)}\b"
-        assigned = (
-            rf"{name}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|{name}\s*(?:\+\+|--)|(?:\+\+|--)\s*{name}"
-        )
-        passed = rf"[(,]\s*&?\s*{name}\s*[,)]"
-        if not re.search(rf"{assigned}|{passed}", text):
-            raise ValueError(
-                f"operation assigns the output {param.name} nowhere. Write {param.name} = ..., or "
-                "leave it out of out_params."
-            )

@@ -395,6 +395,35 @@ def surely_assigns(text: str, name: str, macros: Mapping[str, str] | None = None
     )
 
 
+def check_assigned(text: str, outputs: Iterable[Param], macros: Mapping[str, str]) -> None:
+    """Refuses a snippet that surely assigns an output nowhere. Raw ones may be written elsewhere.
+
+    An output may be assigned by a macro, through a pointer or a reference, or by a function that it
+    is an argument of.
+
+    Raises:
+        ValueError: There is such an output.
+    """
+    text = without_comments(re.sub(r"\\\r?\n", " ", text))
+    for param in outputs:
+        name = rf"(?<![\w.]){re.escape(param.name)}\b"
+        written = (
+            rf"{name}(?:[^;{{}}]*\))?\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)",  # also (c ? y : z) = x
+            rf"{name}\s*(?:\+\+|--|\.|\[)|(?:\+\+|--|&|&\s*\))\s*{name}",
+            rf"[({{,]\s*{name}\s*[,}})]",
+            rf"&\s*\w+\s*=[^;]*{name}",
+        )
+        if (
+            not param.raw
+            and not re.search("|".join(written), text)
+            and not may_mean(re.sub(name, " ", text), {param.name}, macros)
+        ):
+            raise ValueError(
+                f"operation assigns the output {param.name} nowhere. Write {param.name} = ..., or "
+                "leave it out of out_params."
+            )
+
+
 _CONDITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:if|el|end)", re.MULTILINE)
 _LEAVES = ("return", "break", "continue", "goto")
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]+")
@@ -415,14 +444,14 @@ def defined_macros(texts: Iterable[str], options: Iterable[str] = ()) -> dict[st
 
 
 def may_mean(text: str, words: set[str], macros: Mapping[str, str]) -> bool:
-    """May a text have one of the words, or a brace of its own, once its macros are expanded?"""
+    """May a text have one of the words, or braces or ## in a macro, once those are expanded?"""
     pending, seen = [text], set()
     while pending:
         for word in re.findall(r"(?<![\w.])[A-Za-z_]\w*", without_comments(pending.pop())):
             if word in words:
                 return True
             if word in macros and word not in seen:
-                if re.search(r"[{}]", macros[word]):
+                if re.search(r"[{}]|##", macros[word]):
                     return True
                 pending.append(macros[word])
             elif word not in seen and _MACRO.fullmatch(word) and not _CONSTANT.fullmatch(word):

@@ -21,8 +21,9 @@ class IndexPlan:
 
     :class:`IndexedKernel` accepts it as ``plan=``. It is a pytree, with the tensors as leaves, so
     it can be an argument of functions under ``torch.compile``, ``torch.func`` and ``torch.export``;
-    and it can be pickled. Its tensors must not be overwritten, nor come from a source that you do
-    not trust: they are not checked again.
+    and it can be pickled. ``torch.load`` reads a saved plan, or a checkpoint that holds one, within
+    ``torch.serialization.safe_globals([IndexPlan])``. Its tensors must not be overwritten, nor come
+    from a source that you do not trust: they are not checked again.
 
     Attributes:
         names: The names of the indices.

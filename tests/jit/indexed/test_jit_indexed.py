@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
 import pytest
@@ -10,7 +11,7 @@ from indexed_reference import composed, random, random_index, reduced
 from torch import Tensor
 
 import torch_ops
-from torch_ops.jit import IndexedKernel, cache_info, index_plan
+from torch_ops.jit import IndexedKernel, IndexPlan, cache_info, index_plan
 from torch_ops.jit.plans import plan_of
 
 DIFFERENCE = IndexedKernel(
@@ -322,6 +323,11 @@ def test_kernels_are_values(device: torch.device) -> None:
     x = random((N, 4), device)
     expected = COPY(x, plan=plan)
     torch.testing.assert_close(COPY(x, plan=pickle.loads(pickle.dumps(plan))), expected)
+    file = io.BytesIO()
+    torch.save({"plan": plan}, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([IndexPlan]):
+        torch.testing.assert_close(COPY(x, plan=torch.load(file)["plan"]), expected)
     torch.testing.assert_close(COPY(x, plan=plan.to(device)), expected)
     backward = index_plan(dst=(dst, M), other=(src, 100), src=(src, N))
     torch.testing.assert_close(COPY(x, plan=backward), expected)

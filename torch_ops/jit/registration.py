@@ -76,7 +76,8 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
             return _op_of_function(name, kernel, mutates_args)
         raise TypeError(
             "an op is made of an ElementwiseKernel, a ReductionKernel or a function, not of "
-            f"{type(kernel).__name__}. Launch a RawKernel in a function with annotated arguments."
+            f"{type(kernel).__name__}. Call an IndexedKernel or a RawKernel in a function with "
+            "annotated arguments, and register that."
         )
 
     return register

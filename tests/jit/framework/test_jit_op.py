@@ -112,6 +112,7 @@ def test_compile(device: torch.device) -> None:
     torch.testing.assert_close(call(x, y), expected)
 
 
+SUMMED = IndexedKernel("T x[src]", "T z[dst]", "z = x", "summed")
 ROWS = IndexedKernel("T x[src], T y", "T z[dst], T e", "z = x * y; e = x", "rows")
 
 
@@ -149,6 +150,33 @@ def test_exported_programs_are_loaded_again(device: torch.device) -> None:
     file.seek(0)
     loaded = torch.export.load(file).module()
     torch.testing.assert_close(loaded(x), Layer()(x))
+
+
+@op("jit_tests::summed_rows")
+def summed_rows(x: Tensor, index: Tensor) -> Tensor:
+    return SUMMED(x, src=index, dst=index, sizes={"dst": 3})
+
+
+@summed_rows.register_fake
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def test_a_kernel_with_indices_in_an_exported_program(device: torch.device) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: Tensor, index: Tensor) -> Tensor:
+            return summed_rows(x, index)
+
+    args = torch.rand(3, 2, device=device), torch.tensor([2, 0, 2], device=device)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Layer(), args), file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    assert torch.equal(loaded(*args), summed_rows(*args))
+    with pytest.raises(
+        TypeError, match=r"not of IndexedKernel\. Call an IndexedKernel .* function"
+    ):
+        op("jit_tests::indexed")(SUMMED)
 
 
 def test_registering_again() -> None:

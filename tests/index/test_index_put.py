@@ -305,16 +305,35 @@ def test_rare_dtypes(dtype: torch.dtype, device: torch.device) -> None:
 
 def test_numbers_that_do_not_fit(device: torch.device) -> None:
     source = torch.zeros(3, 2, device=device)
-    for values, kind, to in (
-        (1j, TypeError, source),
-        (1000, ValueError, source.char()),
-        (2**70, ValueError, source.long()),
-        ([2**70, 0], TypeError, source.long()),
+    for values, to, message in (
+        (1j, source, "real numbers for torch.float32, but 1j"),
+        (1000, source.char(), "between -128 and 127 for torch.int8, but 1000"),
+        (-1, source.byte(), "between 0 and 255 for torch.uint8, but -1"),
+        (2**70, source.long(), f"between {-(2**63)} and {2**63 - 1} for torch.int64, but {2**70}"),
+        ([2**70, 0], source.long(), f"between .* but {2**70}"),
+        (2.5, source.int(), "integers for torch.int32, but 2.5"),
+        ([[2, 3.5]], source.int(), "integers for torch.int32, but 3.5"),
+        (math.nan, source.int(), "integers for torch.int32, but nan"),
+        (2, source.bool(), "between 0 and 1 for torch.bool, but 2"),
+        (1.0, source.bool(), "integers for torch.bool, but 1.0"),
+        (-1e6, source.half(), "between -65504 and 65504 for torch.float16, but -1000000.0"),
+        (2**70, source, "a tensor, a number or .* that torch.float32 holds, but 1180591620717411"),
+        (1e39j, source.cfloat(), r"between .* in both parts for torch.complex64, but 1e\+39j"),
+        (np.float32(1.5), source.int(), "integers for torch.int32, but 1.5"),
+        (np.array([0, 300]), source.byte(), "between 0 and 255 for torch.uint8, but 300"),
+        (np.array([math.inf, 1e6]), source.half(), "between .* but 1000000.0"),
+        (np.array([1, 1e39j]), source.cfloat(), "between .* in both parts"),
     ):
         for name in ("index_put", "index_put_", "index_add"):
-            shown = "a list" if isinstance(values, list) else str(values)
-            with pytest.raises(kind, match=rf"^{name}: values must be .* but {shown} was given"):
+            with pytest.raises(ValueError, match=f"^{name}: values must be {message}"):
                 getattr(torch_ops, name)(to, 0, values)
+        assert to.count_nonzero() == 0
+    for value, dtype in ((math.inf, torch.half), (True, torch.int32), (2**63, torch.uint64)):
+        to = torch.zeros(3, dtype=dtype, device=device)
+        assert torch_ops.index_put(to, 0, value)[0].item() == value
+    compiled = torch.compile(torch_ops.index_put, backend="aot_eager")
+    with pytest.raises((ValueError, RuntimeError), match="values must be integers for"):
+        compiled(source.int(), 0, 2.5)
     with pytest.raises(TypeError, match=r"^index_put: accumulate must be a bool"):
         torch_ops.index_put(source, 0, 1.0, "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^index_put_: accumulate must be a bool"):

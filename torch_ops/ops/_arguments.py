@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Any
@@ -96,6 +97,65 @@ def checked_fill_value(name: str, fill_value: Number) -> Number:
     if is_known and isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
     return fill_value
+
+
+def check_values(name: str, values: Any, dtype: torch.dtype) -> None:
+    """Raises ValueError for a number, or one in a list or array, that no fill_value could be.
+
+    That is check_fill_value in src/common/gather_family/index_mode_args.h.
+    """
+    is_known = not is_dynamo_compiling()  # as in check_kinds
+    if isinstance(values, (int, float, complex)):
+        if isinstance(values, complex) and not dtype.is_complex:
+            allowed = "real numbers"
+        elif isinstance(values, float) and not (dtype.is_complex or dtype.is_floating_point):
+            allowed = "integers"
+        elif is_known:
+            allowed = _range(dtype, values)
+        else:
+            return
+        if allowed:
+            what = values if is_known else given(values)
+            raise ValueError(f"{name}: values must be {allowed} for {dtype}, but {what} was given.")
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            check_values(name, value, dtype)
+    elif is_known and _numpy is not None and isinstance(values, _numpy.ndarray):
+        if values.size > 0 and values.dtype.kind in "biufc":
+            for part in [values.real, values.imag] if dtype.is_complex else [values]:
+                finite = part[_numpy.isfinite(part)]
+                ends = [finite.min(), finite.max()] if finite.size > 0 else []
+                check_values(name, [part.flat[0], *ends], dtype)
+    elif is_known and hasattr(values, "item") and not is_tensor_like(values):
+        check_values(name, values.item(), dtype)  # of NumPy
+
+
+def _range(dtype: torch.dtype, number: complex) -> str:
+    """The range of the dtype's finite values if the number is beyond it."""
+    least, most = _limits(dtype)
+    if isinstance(number, complex):
+        parts = [part for part in (number.real, number.imag) if math.isfinite(part)]
+        if all(least <= part <= most for part in parts):
+            return ""
+    elif least <= number <= most or (isinstance(number, float) and not math.isfinite(number)):
+        return ""
+    if isinstance(least, int):
+        return f"between {least} and {most}"
+    return f"between {least:g} and {most:g}{' in both parts' if dtype.is_complex else ''}"
+
+
+@functools.cache
+def _limits(dtype: torch.dtype) -> tuple[float, float]:
+    """The finite values that a dtype holds, as far as torch knows."""
+    if dtype == torch.bool:
+        return 0, 1
+    try:
+        if not (dtype.is_complex or dtype.is_floating_point):
+            return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        most = torch.finfo(dtype).max
+    except (TypeError, NotImplementedError):
+        most = math.inf
+    return -most, most
 
 
 def least_size(entries: Tensor, beyond: int) -> int:

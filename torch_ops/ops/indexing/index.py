@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_dense, check_kinds, given
+from torch_ops.ops._arguments import check_dense, check_kinds, check_values, given
 from torch_ops.ops._self_check import compared
 from torch_ops.ops.indexing._indices import Parsed, cause_of, to_tensor
 from torch_ops.ops.plan import GatherPlan, plan_arguments
@@ -137,8 +137,8 @@ def index_put(
         source: As for :func:`index`.
         indices: As for :func:`index`.
         values: A tensor of the source's dtype, on its device, that can be broadcast to the shape of
-            ``index(source, indices)``, and may have more axes, of length 1, in front; or a Python
-            number.
+            ``index(source, indices)``, and may have more axes, of length 1, in front; or a number,
+            or a list or NumPy array of numbers, that the dtype holds.
         accumulate: Whether values are added instead, including all values for the same place:
             :func:`index_add`.
 
@@ -158,8 +158,9 @@ def index_put(
     Raises:
         IndexError: As for :func:`index`. On CUDA values for entries out of range are dropped.
         TypeError: As for :func:`index`; or the dtypes of source and values differ.
-        ValueError: As for :func:`index`; or values cannot be broadcast, or are a number that
-            torch does not convert to the source's dtype.
+        ValueError: As for :func:`index`; or values cannot be broadcast, or a number is not of the
+            source's dtype: a float for integers, or beyond the finite values. (``torch.compile``
+            does not compare with these.)
         RuntimeError: Source and another argument are on different devices.
 
     Memory:
@@ -223,6 +224,8 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
+    if not isinstance(values, Tensor) and isinstance(source, Tensor):
+        check_values("index_put_", values, source.dtype)
     if not is_dynamo_compiling():
         output = _ext.call_index_put_(source, indices, values, accumulate, None)
         if output is not NotImplemented:
@@ -327,6 +330,8 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
+    if not isinstance(values, Tensor) and isinstance(source, Tensor):
+        check_values(name, values, source.dtype)
     if not is_dynamo_compiling():
         direct = _ext.call_index_add if name == "index_add" else _ext.call_index_put
         output = direct(source, indices, values, accumulate, deterministic)

@@ -171,6 +171,9 @@ def test_to(device: torch.device) -> None:
     assert plan.to(device).rows is plan.rows
     output = torch_ops.gather(torch.empty(SPREAD[0].source, device="meta"), there)
     assert output.shape == SPREAD[0].output
+    for device_like, what in ((torch.float32, "torch.float32"), (True, "a bool"), ([0], "a list")):
+        with pytest.raises(TypeError, match=rf"^GatherPlan\.to: device must be .* but {what} was"):
+            plan.to(device_like)
 
 
 def test_is_frozen_and_shows_no_values(device: torch.device) -> None:

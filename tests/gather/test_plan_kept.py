@@ -54,6 +54,7 @@ def test_module(device: torch.device, persistent: bool) -> None:
         layer,
         layer.half(),
         layer.double(),
+        layer.type(torch.float32),
         copy.deepcopy(layer),
         pickle.loads(pickle.dumps(layer)),
     ):

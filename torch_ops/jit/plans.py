@@ -11,6 +11,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.utils import _pytree as pytree
 
+from torch_ops.ops._arguments import check_device
+
 _gather_plan = torch.ops.torch_ops.gather_plan.default
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
@@ -85,6 +87,7 @@ class IndexPlan:
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> IndexPlan:
         """Returns the plan with its tensors on ``device``; tensors already there are not copied."""
+        check_device("IndexPlan.to", device)
         indices, parts = (
             tuple(tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
             for tensors in (self.indices, self.parts)

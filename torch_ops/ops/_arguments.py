@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from types import NoneType
 from typing import Any
 
 import torch
@@ -71,6 +72,15 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
                     f"{name}: {role} must fit {dtype}, but the int that was given has "
                     f"{argument.bit_length()} bits."
                 )
+
+
+def check_device(name: str, device: Any) -> None:
+    """Raises TypeError for what ``Tensor.to`` would take for another dtype."""
+    if isinstance(device, bool) or not isinstance(device, (torch.device, str, int, NoneType)):
+        what = repr(device) if isinstance(device, torch.dtype) else given(device)
+        raise TypeError(
+            f"{name}: device must be a torch.device, a string or an int, but {what} was given."
+        )
 
 
 def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
-from torch_ops.ops._arguments import check_dense, check_kinds, given
+from torch_ops.ops._arguments import check_dense, check_device, check_kinds, given
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
 _Plan = TypeVar("_Plan")
@@ -53,6 +53,7 @@ class GatherPlan:
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> GatherPlan:
         """Returns the plan with its tensors on ``device``; tensors already there are not copied."""
+        check_device("GatherPlan.to", device)
         return self._map(lambda part: part.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> GatherPlan:
@@ -117,6 +118,13 @@ class _RegisteredPlan(nn.Module, GatherPlan):
     # Of the plan, as for any other: a module moves its own parts by _apply.
     to = GatherPlan.to  # type: ignore[assignment]
     __repr__ = GatherPlan.__repr__
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _RegisteredPlan:
+        def keep_dtype(part: Tensor) -> Tensor:  # module.type() converts integers too
+            changed = fn(part)
+            return changed if changed.dtype == part.dtype else part.to(changed.device)
+
+        return super()._apply(keep_dtype, recurse)
 
 
 pytree.register_pytree_node(_RegisteredPlan, _flatten, _unflatten)

@@ -156,6 +156,7 @@ def test_plans(device: torch.device) -> None:
         (lambda: index_plan(src=(src[None], N)), ValueError, "must have 1 axes"),
         (lambda: index_plan(src=(src, N), dst=(dst[1:], M)), ValueError, "the shape of src"),
         (lambda: index_plan(src=(src, N), batch_dims=-1), ValueError, "batch_dims must be"),
+        (lambda: plan.to(torch.float32), TypeError, r"^IndexPlan\.to: device must be .*float32"),
     ):
         with pytest.raises(error, match=text):
             make()

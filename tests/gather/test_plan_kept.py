@@ -80,6 +80,32 @@ def test_state_of_a_module(device: torch.device) -> None:
         torch.testing.assert_close(other(values), expected(values))
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_of_other_sizes(device: torch.device, assign: bool) -> None:
+    """Of the same lengths: only the values do not fit."""
+    index = torch.tensor([[1, 0], [1, 1]], device=device)
+
+    def module(**numbers: int) -> nn.Module:
+        made = nn.Module()
+        plan = torch_ops.gather_plan(index % numbers["dim_size"], **numbers)
+        torch_ops.register_plan(made, "edges", plan, persistent=True)
+        return made
+
+    state = module(dim_size=2, batch_dims=1).state_dict()
+    module(dim_size=2, batch_dims=1).load_state_dict(state, assign=assign)
+    for numbers in ({"dim_size": 10, "batch_dims": 1}, {"dim_size": 2}, {"dim_size": 1}):
+        other = module(**numbers)
+        before = other.edges.rows.clone()
+        with pytest.raises(RuntimeError, match="the plan edges of the state_dict was made for oth"):
+            other.load_state_dict(state, assign=assign)
+        assert torch.equal(other.edges.rows, before)
+    state["edges.rows"] = state["edges.rows"][:3]
+    with pytest.raises(RuntimeError, match="size mismatch for edges"):
+        module(dim_size=2, batch_dims=1).load_state_dict(state, assign=assign)
+    fake = {name: part.to("meta") for name, part in module(dim_size=2).state_dict().items()}
+    module(dim_size=2).to("meta").load_state_dict(fake, assign=assign)
+
+
 def test_module_under_compile_and_export(device: torch.device) -> None:
     layer, values = Layer(device), torch.rand(4, device=device)
     torch.compiler.reset()

@@ -126,6 +126,39 @@ class _RegisteredPlan(nn.Module, GatherPlan):
 
         return super()._apply(keep_dtype, recurse)
 
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        own = [getattr(self, name) for name in _TENSORS]
+        loaded: list[Any] = [state_dict.get(prefix + name) for name in _TENSORS]
+        # Torch says which are missing or of another shape; fake ones have no values to compare.
+        if torch._C._len_torch_dispatch_stack() == 0 and all(
+            type(new) is Tensor and not new.is_meta and new.shape == old.shape
+            for new, old in zip(loaded, own, strict=True)
+        ):
+            index, *sorted_ = (new.to(old.dtype) for new, old in zip(loaded, own, strict=True))
+            try:
+                again = _gather_plan(index, self.dim_size, dim=self.dim, batch_dims=self.batch_dims)
+                fits = all(map(torch.equal, again, sorted_))
+            except IndexError:
+                fits = False
+            if not fits:
+                error_msgs.append(
+                    f"the plan {prefix.removesuffix('.')} of the state_dict was made for other "
+                    f"sizes than the module's, {self!r}. Register a plan of its sizes first."
+                )
+                return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
 
 pytree.register_pytree_node(_RegisteredPlan, _flatten, _unflatten)
 
@@ -262,7 +295,8 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
         plan: A plan that :func:`gather_plan` returned.
         persistent: Whether the tensors are in the module's ``state_dict``, as ``name.index``,
             ``name.rows`` and ``name.order``. The numbers are not: before a module loads them, it
-            must register a plan of the same sizes.
+            must register a plan of the same sizes. ``load_state_dict`` sorts the index again, and
+            raises RuntimeError if the tensors are not those of such a plan.
 
     Raises:
         TypeError: ``module`` is not a module, ``plan`` is not a plan, or ``name`` is not a string.

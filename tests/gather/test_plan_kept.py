@@ -133,8 +133,15 @@ def test_bad_registrations(device: torch.device) -> None:
         torch_ops.register_plan(layer, "other", layer.edges.index)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="register_plan: module must be a Module, but a dict was"):
         torch_ops.register_plan({}, "other", layer.edges)  # type: ignore[arg-type]
-    with pytest.raises(KeyError, match="attribute 'training' already exists"):
-        torch_ops.register_plan(layer, "training", layer.edges)
+    for name, error, what in (
+        ("training", KeyError, "be new or .* registered plan, but 'training' is a bool of the mod"),
+        ("forward", KeyError, "be new or .* registered plan, but 'forward' is a method of the mod"),
+        ("a.b", KeyError, "not be empty or have a dot, but it is 'a.b'"),
+        ("", KeyError, "not be empty or have a dot, but it is ''"),
+        (3, TypeError, "be a string, but an int was given"),
+    ):
+        with pytest.raises(error, match=f"register_plan: name must {what}"):
+            torch_ops.register_plan(layer, name, layer.edges)  # type: ignore[arg-type]
     layer.lin = torch.nn.Linear(2, 2)
     taken = "register_plan: name must be new or .* registered plan, but 'lin' is a Linear of the"
     with pytest.raises(KeyError, match=taken):
@@ -147,6 +154,18 @@ def test_a_registered_plan_is_replaced(device: torch.device) -> None:
     plan = torch_ops.gather_plan(torch.tensor([1], device=device), 2)
     torch_ops.register_plan(layer, "edges", plan)
     assert layer.edges.index is plan.index
+    layer.child = nn.Identity()
+    layer.child = None
+    torch_ops.register_plan(layer, "child", plan)
+    assert layer.child.index is plan.index
+
+
+def test_a_sequence_with_a_plan(device: torch.device) -> None:
+    """It calls its modules; a buffer does not disturb that, nor does a plan."""
+    layers = nn.Sequential(nn.ReLU())
+    torch_ops.register_plan(layers, "edges", Layer(device).edges)
+    layers.append(nn.ReLU())
+    assert layers(torch.tensor([-1.0, 2.0], device=device)).tolist() == [0, 2]
 
 
 # ---- other processes ----------------------------------------------------------------------------

@@ -119,6 +119,9 @@ class _RegisteredPlan(nn.Module, GatherPlan):
     to = GatherPlan.to  # type: ignore[assignment]
     __repr__ = GatherPlan.__repr__
 
+    def forward(self, input: Any) -> Any:
+        return input  # nn.Sequential calls all modules that it has, and a plan is data
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _RegisteredPlan:
         def keep_dtype(part: Tensor) -> Tensor:  # module.type() converts integers too
             changed = fn(part)
@@ -286,12 +289,12 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
     """Makes a plan part of a module, as ``register_buffer`` does with a tensor.
 
     ``module.name`` is the plan, which the ops take. Its tensors are buffers: they move with
-    ``module.to(...)``, and are copied and pickled with the module. A plan that was registered by
-    the same name is replaced.
+    ``module.to(...)``, and are copied and pickled with the module. Call it again with the same
+    name to replace the plan: torch refuses the assignment ``module.name = plan``.
 
     Args:
         module: The module.
-        name: The attribute's name.
+        name: The attribute's name: not empty, and without dots.
         plan: A plan that :func:`gather_plan` returned.
         persistent: Whether the tensors are in the module's ``state_dict``, as ``name.index``,
             ``name.rows`` and ``name.order``. The numbers are not: before a module loads them, it
@@ -315,9 +318,14 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
             raise TypeError(
                 f"register_plan: {role} must be a {kind.__name__}, but {given(argument)} was given."
             )
+    if not isinstance(name, str):
+        raise TypeError(f"register_plan: name must be a string, but {given(name)} was given.")
+    if name == "" or "." in name:
+        raise KeyError(f"register_plan: name must not be empty or have a dot, but it is {name!r}.")
+    taken = getattr(module, name, None)
+    is_free = not hasattr(module, name) or (taken is None and name in module._modules)
     # register_module replaces a module silently.
-    taken = module._modules.get(name) if isinstance(name, str) else None
-    if taken is not None and not isinstance(taken, _RegisteredPlan):
+    if not is_free and not isinstance(taken, _RegisteredPlan):
         raise KeyError(
             f"register_plan: name must be new or that of a registered plan, but {name!r} is "
             f"{given(taken)} of the module."

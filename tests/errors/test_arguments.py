@@ -189,6 +189,50 @@ def test_activations(activation: Op) -> None:
                 getattr(torch_ops, name)(given)
 
 
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: torch_ops.Gather("a"), TypeError, "Gather: dim must be an int or None, but a str"),
+        (
+            lambda: torch_ops.Gather(batch_dims=None),
+            TypeError,
+            "Gather: batch_dims must be an int, but None",
+        ),
+        (
+            lambda: torch_ops.Gather(batch_dims=-1),
+            ValueError,
+            "Gather: batch_dims must not be negative, but it is -1",
+        ),
+        (lambda: torch_ops.Gather(mode="a"), ValueError, 'Gather: mode must be .* it is "a"'),
+        (lambda: torch_ops.Gather(mode=1), TypeError, "Gather: mode must be a string, but it is 1"),
+        (
+            lambda: torch_ops.Gather(mode="clip", fill_value=1),
+            ValueError,
+            'Gather: fill_value is for mode="fill", but mode is "clip"',
+        ),
+        (
+            lambda: torch_ops.BatchGather(fill_value="a"),
+            TypeError,
+            "BatchGather: fill_value must be a number, but a str",
+        ),
+        (
+            lambda: torch_ops.EmbeddingBag(2, 2, mode="x"),
+            ValueError,
+            'EmbeddingBag: mode must be "sum", "mean" or "max", but it is "x"',
+        ),
+        (
+            lambda: torch_ops.EmbeddingBag.from_pretrained(torch.ones(2, 2), mode=0),
+            TypeError,
+            "EmbeddingBag: mode must be a string, but it is 0",
+        ),
+    ],
+)
+def test_layers(make: Callable[[], object], error: type[Exception], message: str) -> None:
+    """Where they are made, not at their first call."""
+    with pytest.raises(error, match=f"^{message}"):
+        make()
+
+
 def test_other_integers_are_taken(device: torch.device) -> None:
     """NumPy's, and tensors of one."""
     source, index = torch.ones(4, 3, device=device), torch.tensor([0, 2], device=device)

@@ -97,6 +97,18 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
     return {"mode": mode, "fill_value": checked_fill_value(name, fill_value)}
 
 
+def check_mode(name: str, mode: str, fill_value: Number | None) -> None:
+    """For a layer, whose wrong arguments are an error before its first call."""
+    mode_arguments(name, mode, fill_value)
+    if mode not in ("raise", "wrap", "clip", "fill", "unchecked"):
+        raise ValueError(
+            f'{name}: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is '
+            f'"{mode}".'
+        )
+    if fill_value is not None and mode != "fill":
+        raise ValueError(f'{name}: fill_value is for mode="fill", but mode is "{mode}".')
+
+
 def checked_fill_value(name: str, fill_value: Number) -> Number:
     """The number as a registered op takes it; raises TypeError or ValueError if none does."""
     if not isinstance(fill_value, _NUMBERS):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -128,9 +129,7 @@ def _bags(input: Tensor, weight: Tensor, offsets: Tensor | None, options: _Optio
         output = _ext.call_bag(input, weight, offsets, *options)
         if output is not NotImplemented:
             return output
-    mode = options[1]
-    if not isinstance(mode, str):
-        raise TypeError(f"embedding_bag: mode must be a string, but it is {mode!r}.")
+    _check_mode("embedding_bag", options[1])
     check_kinds(
         "embedding_bag",
         scale_grad_by_freq=(options[0], "a bool"),
@@ -138,6 +137,13 @@ def _bags(input: Tensor, weight: Tensor, offsets: Tensor | None, options: _Optio
         include_last_offset=(options[4], "a bool"),
     )
     return _embedding_bag(input, weight, offsets, *options)
+
+
+def _check_mode(name: str, mode: str) -> None:
+    if not isinstance(mode, str):
+        raise TypeError(f"{name}: mode must be a string, but it is {mode!r}.")
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f'{name}: mode must be "sum", "mean" or "max", but it is "{mode}".')
 
 
 class EmbeddingBag(nn.EmbeddingBag):
@@ -170,6 +176,13 @@ class EmbeddingBag(nn.EmbeddingBag):
     """
 
     __prepare_scriptable__ = Refused("EmbeddingBag", "embedding_bag")
+
+    if not TYPE_CHECKING:  # for which it is torch's
+
+        @functools.wraps(nn.EmbeddingBag.__init__)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            _check_mode("EmbeddingBag", self.mode)  # here, not at the first call
 
     def forward(
         self,

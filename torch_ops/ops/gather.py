@@ -13,6 +13,7 @@ from torch_ops.ops._arguments import (
     Number,
     check_dense,
     check_kinds,
+    check_mode,
     mode_arguments,
     only_raise,
 )
@@ -292,6 +293,10 @@ class Gather(nn.Module):
         fill_value: Number | None = None,
     ) -> None:
         super().__init__()
+        check_kinds("Gather", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
+        if batch_dims < 0:
+            raise ValueError(f"Gather: batch_dims must not be negative, but it is {batch_dims}.")
+        check_mode("Gather", mode, fill_value)
         self.dim = dim
         self.batch_dims = batch_dims
         self.mode = mode
@@ -330,6 +335,7 @@ class BatchGather(nn.Module):
 
     def __init__(self, *, mode: str = "raise", fill_value: Number | None = None) -> None:
         super().__init__()
+        check_mode("BatchGather", mode, fill_value)
         self.mode = mode
         self.fill_value = fill_value
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -308,6 +309,19 @@ def test_small_calls(device: torch.device) -> None:
     rows.sum().backward()
     assert weight.grad[:, 0].tolist() == [0, 0, 1]
     assert_same(weight[1], torch.ones(5), "")
+
+
+@pytest.mark.parametrize("norm_type", [math.inf, -math.inf, -1.0, 2.0])
+@pytest.mark.parametrize("entries", [0, 2])
+def test_norms_of_rows_without_values(device: torch.device, norm_type: float, entries: int) -> None:
+    """There is no largest of no values; nor is there anything to scale."""
+    weight = torch.empty(3, 0, device=device)
+    index = torch.zeros(entries, dtype=torch.int64, device=device)
+    options: dict[str, Any] = {"max_norm": 1.0, "norm_type": norm_type}
+    assert torch_ops.embedding(index, weight, **options).shape == (entries, 0)
+    assert torch_ops.embedding_bag(index[None], weight, **options).shape == (1, 0)
+    with pytest.raises(TypeError, match="embedding with max_norm: weight must be float16, "):
+        torch_ops.embedding(index, weight.long(), **options)
 
 
 def test_bad_arguments(device: torch.device) -> None:

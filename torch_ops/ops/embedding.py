@@ -100,7 +100,7 @@ def embedding(
             scale_grad_by_freq=(scale_grad_by_freq, "a bool"),
             sparse=(sparse, "a bool"),
         )
-        _renorm_(weight, input, max_norm, norm_type)
+        _renorm_(weight, input, max_norm, norm_of_rows(weight, norm_type))
     if padding_idx is None and not scale_grad_by_freq and not sparse and not parts:
         if not is_dynamo_compiling():
             output = _ext_gather.call(weight, input, 0, 0, "raise", None, "embedding")
@@ -119,6 +119,11 @@ def embedding(
         sparse=(sparse, "a bool"),
     )
     return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse, **parts)
+
+
+def norm_of_rows(weight: Tensor, norm_type: float) -> float:
+    """``norm_type``, or one that rows without values have: no infinite or negative one."""
+    return 2.0 if isinstance(weight, Tensor) and weight.shape[1] == 0 else norm_type
 
 
 def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | None:

@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from torch_ops.ops._arguments import check_dense, check_kinds
 from torch_ops.ops._scripting import Refused
 from torch_ops.ops._self_check import compared
-from torch_ops.ops.embedding import padding_row
+from torch_ops.ops.embedding import norm_of_rows, padding_row
 
 _embedding_bag = torch.ops.torch_ops.embedding_bag.default
 _renorm_ = torch.ops.torch_ops.embedding_renorm_.default
@@ -119,6 +119,7 @@ def embedding_bag(
         # Rows without values, for the checks: a wrong argument must not change weight.
         if isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point():
             _bags(input, weight.detach().narrow(1, 0, 0), offsets, options)
+            norm_type = norm_of_rows(weight, norm_type)
         _renorm_(weight, input, max_norm, norm_type, name="embedding_bag:input")
     return _bags(input, weight, offsets, options)
 

@@ -466,7 +466,8 @@ def plan_cache(
     to call: the first call with a tensor remembers it, the second makes a plan, and later calls
     find it. A tensor that was written to, or is another object, counts as a new one; views of the
     same part of a tensor, such as ``edges[0]``, count as one. (Writes that do not change
-    ``index._version``, by NumPy or the replay of a CUDA graph, go unnoticed.)
+    ``index._version``, through ``.data``, by NumPy or the replay of a CUDA graph, go unnoticed:
+    then the old plan is found, and sums may be wrong.)
 
     The last 64 tensors are remembered, with 64 parts each, without keeping them alive; a plan is
     freed with its tensor. The index itself is always returned under ``torch.compile``,

@@ -255,7 +255,9 @@ FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 }
 
 
-def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
+def messages(
+    name: str, placements: tuple[Any, Any], backend: str = "", with_gradient: bool = False
+) -> tuple[str, str]:
     """The error of the op and of its distributed form; entry 9 is out of range."""
     mesh = ranks.mesh()
     call, shape = FAILING[name]
@@ -265,7 +267,9 @@ def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
         distribute_tensor(tensor, mesh, [placement])
         for tensor, placement in zip((data, index), placements, strict=True)
     ]
-    return message_of(lambda: call(data, index)), message_of(lambda: call(*placed))
+    placed[0].requires_grad_(with_gradient)
+    distributed = torch.compile(call, backend=backend) if backend else call
+    return message_of(lambda: call(data, index)), message_of(lambda: distributed(*placed))
 
 
 @pytest.mark.parametrize("name", [name for name in FAILING if name != "scatter_add"])
@@ -273,6 +277,17 @@ def test_error_of_a_source_in_parts(name: str) -> None:
     """Each rank raises the error that there is without parts."""
     axis = 2 if name == "batch_gather" else 0
     for expected, found in ranks.run(2, messages, name, (Shard(axis), R)):
+        assert "out of range" in expected and found == expected
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [name for name in FAILING if name != "scatter_add"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_error_of_a_compiled_call(world: int, name: str, backend: str, with_gradient: bool) -> None:
+    """No compiler drops the check of a source in parts, whose result nobody asks for."""
+    placements = (Shard(2 if name == "batch_gather" else 0), R)
+    for expected, found in ranks.run(world, messages, name, placements, backend, with_gradient):
         assert "out of range" in expected and found == expected
 
 

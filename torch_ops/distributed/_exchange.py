@@ -228,11 +228,6 @@ def _sum(
     return sum_by(route, values, count)
 
 
-def is_eager(index: Tensor) -> bool:
-    """Whether no graph is made of this call."""
-    return type(index) is Tensor and not torch.compiler.is_compiling()
-
-
 # As registered ops, for graphs: what they send depends on data, what they return does not.
 _gather_op = torch.library.custom_op(
     "torch_ops::_exchange_gather",
@@ -271,7 +266,7 @@ def gather_rows(
     hosts: str = "",
 ) -> Tensor:
     """``gather(table, index)`` of a table of ``size`` rows of which this rank has a part."""
-    call = _gather if is_eager(index) else _gather_op
+    call = _gather if _parts.is_eager(index) else _gather_op
     return call(part, index, size, mode, fill_value, name, group.group_name, hosts)
 
 
@@ -285,5 +280,5 @@ def sum_rows(
     hosts: str = "",
 ) -> Tensor:
     """This rank's ``count`` rows of ``scatter_add(values, index, size)``, summed over all ranks."""
-    call = _sum if is_eager(index) else _sum_op
+    call = _sum if _parts.is_eager(index) else _sum_op
     return call(values, index, size, count, mode, group.group_name, hosts)

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.placement_types import Placement
 
-from torch_ops.distributed import _exchange
+from torch_ops.distributed import _exchange, _parts
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient, sparse_rows
 from torch_ops.distributed.rules._frame import part_of, place, shard_axis, wrap, wrap_as
 from torch_ops.ops._arguments import Number
@@ -110,7 +110,7 @@ class Rows(torch.autograd.Function):
                 part, index, mode, fill_value, with_gradient, route, name
             )
             return gathered
-        if not _exchange.is_eager(index):
+        if not _parts.is_eager(index):
             return _exchange.gather_rows(
                 part, index, ctx.size, mode, fill_value, name, group, route
             )
@@ -147,7 +147,7 @@ class Sums(torch.autograd.Function):
         dim = dim_of_rows(placements)
         _, count = part_of(size, mesh, placements, 0)
         if is_direct(route):
-            if _exchange.is_eager(index):
+            if _parts.is_eager(index):
                 sums = peer_tables[route].sums(values, index, mode)
             else:
                 sums = _peer_sum(values, index, count, mode, route)

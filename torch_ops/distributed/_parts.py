@@ -27,18 +27,29 @@ def neutral(dtype: torch.dtype) -> Number:
     return -0.0 if dtype.is_floating_point else 0
 
 
+def is_eager(index: Tensor) -> bool:
+    """Whether no graph is made of this call."""
+    return type(index) is Tensor and not torch.compiler.is_compiling()
+
+
 def check_entries(
     gather: Callable[..., Tensor], sizes: Sequence[int], index: Any, *args: Any, **kwargs: Any
-) -> None:
+) -> Any:
     """Raises the error of ``gather`` for an entry that names nothing in all parts together.
 
     ``sizes`` are theirs. The table has one number in memory, and ``gather`` reads what it is told.
+    Returns the index to go on with: in a graph it depends on the check, else compilers drop that.
     """
     mode = kwargs["mode"]
-    if mode in ("raise", "from_end") or (0 in sizes and mode != "fill"):
-        device = (index if isinstance(index, Tensor) else index[0]).device
-        table = torch.zeros(1, dtype=torch.uint8, device=device).expand(*sizes)
-        gather(table, index, *args, **kwargs)
+    if not (mode in ("raise", "from_end") or (0 in sizes and mode != "fill")):
+        return index
+    first, *others = [index] if isinstance(index, Tensor) else index
+    table = torch.zeros(1, dtype=torch.uint8, device=first.device).expand(*sizes)
+    zeros = gather(table, index, *args, **kwargs)
+    if is_eager(first):
+        return index
+    first = first + zeros.sum()
+    return first if isinstance(index, Tensor) else [first, *others]
 
 
 def raise_recorded(device: torch.device) -> None:

@@ -99,7 +99,8 @@ def gather_elements(
             return wrap(output, mesh, of_output, shape)
         size = source.shape[dim]
         sizes = [*entries.shape[:dim], size, *entries.shape[dim + 1 :]]
-        _parts.check_entries(_ops.gather_elements, sizes, entries, dim, mode=mode, name=name)
+        options = {"mode": mode, "name": name}
+        entries = _parts.check_entries(_ops.gather_elements, sizes, entries, dim, **options)
     first, count = part_of(size, mesh, of_source, dim)
     own = _parts.entries_of_part(entries, size, first, count, mode)
     neutral = _parts.neutral(part.dtype)

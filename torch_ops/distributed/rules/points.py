@@ -128,7 +128,7 @@ def gather_points(
             source.shape[axis] if axis in dims else size if axis < batch_dims else 1
             for axis, size in enumerate(part.shape)
         ]
-        _parts.check_entries(_ops.gather_points, sizes, arrays, dims, mode=mode, **how)
+        arrays = _parts.check_entries(_ops.gather_points, sizes, arrays, dims, mode=mode, **how)
     own = []
     for array, dim in zip(arrays, dims, strict=True):
         first, count = part_of(source.shape[dim], mesh, of_source, dim)

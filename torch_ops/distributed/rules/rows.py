@@ -109,7 +109,8 @@ def gather(
             group = mesh.get_group(exchanges)
             output = gather_rows(part, entries, size, mode, fill_value, name, group)
             return wrap(output, mesh, of_output, shape)
-        _parts.check_entries(_ops.gather, (size,), entries, 0, mode=mode, name=name)
+        options = {"mode": mode, "name": name}
+        entries = _parts.check_entries(_ops.gather, (size,), entries, 0, **options)
     first, count = part_of(size, mesh, of_source, axes.dim)
     own = _parts.entries_of_part(entries, size, first, count, mode)
     fill = {"mode": "fill", "fill_value": _parts.neutral(part.dtype)}

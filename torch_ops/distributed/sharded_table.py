@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch.compiler import is_compiling
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from torch_ops.distributed import _exchange, _hosts
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables, tell_of_error
@@ -45,6 +47,20 @@ def _fill(part: Tensor, first: int, init: Callable[[Tensor], Any], seed: int) ->
             part[max(first, start) - first : min(end, start + block) - first] = values[here]
     finally:
         generator.set_state(state)
+
+
+def _mark_stepped(optimizer: Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            peers = getattr(weight, PEERS, None)
+            if peers is not None:
+                peers.mark_written()
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    """Has a step mark its tables as written: torch counts no writes of foreach and fused ones."""
+    register_optimizer_step_post_hook(_mark_stepped)
 
 
 class ShardedTable(nn.Module):
@@ -108,10 +124,11 @@ class ShardedTable(nn.Module):
     backward pass waits once, to know how much came; while a CUDA graph is captured it does not, and
     then the index must have the same length on all ranks.
 
-    A lookup sees what all ranks wrote before it: after a backward pass, and after a write to
-    ``weight`` or ``local_weight`` that torch counts, as ``load_state_dict`` is, the next lookup
-    waits until all ranks have come to it. Call :meth:`mark_written` on all ranks after another
-    write, one through ``.data`` say. Where no backward pass is between a lookup and the next write,
+    A lookup sees what all ranks wrote before it: after a backward pass, a step of a
+    ``torch.optim.Optimizer``, and a write to ``weight`` or ``local_weight`` that torch counts, as
+    ``load_state_dict`` is, the next lookup waits until all ranks have come to it. Call
+    :meth:`mark_written` on all ranks after another write, one through ``.data`` or by a
+    ``torch._foreach_`` function say. Where no backward pass is between a lookup and the next write,
     a slow rank may read what a fast one writes already: call ``torch.distributed.barrier`` there.
 
     Raises:
@@ -277,6 +294,7 @@ class ShardedTable(nn.Module):
             peer_tables[self._route] = self._peers
             for weight in weights:
                 setattr(weight, PEERS, self._peers)  # a graph that has the one has the other
+            _watch_optimizers()
         setattr(self.weight, ROUTE, self._route)
         self._prefetched: tuple[Tensor, int, str, _exchange.Asked] | None = None
         # What shares its memory with others; a list, which the module does not register.
@@ -390,7 +408,9 @@ class ShardedTable(nn.Module):
     def mark_written(self) -> None:
         """Says that ``weight`` was written to in a way that torch does not count; on all ranks.
 
-        The next lookup waits for all of them, then. Optimizers and ``load_state_dict`` need it not.
+        The next lookup waits for all of them, then. The step of a ``torch.optim.Optimizer``, ops in
+        place and ``load_state_dict`` need it not. Writes through ``.data`` or ``_local_tensor`` do,
+        and those of ``torch._foreach_`` functions, by which moving averages are often taken.
         """
         if self._peers is not None:
             self._peers.mark_written()

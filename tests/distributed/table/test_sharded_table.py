@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,35 @@ def test_training(route: str, make: str) -> None:
 @pytest.mark.parametrize("route", ROUTES)
 def test_sparse_training(route: str, make: str) -> None:
     ranks.run(2, train, make, route, True)
+
+
+def step_after_a_lookup(make: str, sparse: bool) -> None:
+    """A metric is looked up between the backward pass and the step, in which rank 1 is late."""
+    makers: dict[str, Any] = {
+        "foreach": lambda weights: torch.optim.SGD(weights, lr=0.1, foreach=True),
+        "fused": lambda weights: torch.optim.AdamW(weights, lr=0.1, fused=True),
+        "SparseAdam": lambda weights: torch.optim.SparseAdam(weights, lr=0.1),
+    }
+    table = ShardedTable(8, 2, route="direct", sparse=sparse)
+    optimizer = makers[make]([table.local_weight if sparse else table.weight])
+    index = torch.arange(8)
+    for _ in range(3):
+        table(index).sum().backward()
+        with torch.no_grad():
+            before = table(index)
+        dist.barrier()  # no backward pass is between that lookup and the step
+        if dist.get_rank() == 1:
+            time.sleep(0.1)
+        optimizer.step()
+        found = table(index).detach()
+        dist.barrier()
+        assert torch.equal(found, copy_of(table)) and not torch.isclose(found, before).any()
+
+
+@pytest.mark.parametrize("make", ["foreach", "fused", "SparseAdam"])
+def test_step_after_a_lookup(make: str) -> None:
+    """torch counts no writes of foreach and fused optimizers."""
+    ranks.run(2, step_after_a_lookup, make, make == "SparseAdam")
 
 
 def sparse_gradient(route: str, world: int) -> None:

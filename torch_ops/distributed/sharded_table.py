@@ -105,7 +105,9 @@ class ShardedTable(nn.Module):
             ``state_dict`` and for ``torch.distributed.checkpoint``, which also loads what another
             number of ranks has saved.
         local_weight: With ``sparse=True``, this rank's rows, ``[n, dim]``; else None. Not
-            registered as a parameter, since ``weight`` has the same memory.
+            registered as a parameter, since ``weight`` has the same memory. So ``zero_grad`` and
+            ``requires_grad_`` of the table reach it, but those of a module around it do not: call
+            ``zero_grad`` of the optimizer, or gradients of all steps add up.
 
     Gradient:
         That of ``weight`` is a DTensor with ``Shard(0)``: each rank has that of its own rows. Each
@@ -414,6 +416,19 @@ class ShardedTable(nn.Module):
         """
         if self._peers is not None:
             self._peers.mark_written()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As that of a module; of ``local_weight`` too."""
+        super().zero_grad(set_to_none)
+        local = self.local_weight
+        if local is not None and local.grad is not None:
+            local.grad = None if set_to_none else torch.zeros_like(local.grad)
+
+    def requires_grad_(self, requires_grad: bool = True) -> ShardedTable:
+        """As that of a module; of ``local_weight`` alone, if there is one."""
+        trained = self.weight if self.local_weight is None else self.local_weight
+        trained.requires_grad_(requires_grad)
+        return self
 
     def extra_repr(self) -> str:
         return f"{', '.join(map(str, self.weight.shape))}, route={self.route!r}"

@@ -316,6 +316,24 @@ def test_step_after_a_lookup(make: str) -> None:
     ranks.run(2, step_after_a_lookup, make, make == "SparseAdam")
 
 
+def zero_and_freeze(sparse: bool) -> None:
+    table: Any = ShardedTable(4, 2, sparse=sparse)
+    weight = table.local_weight if sparse else table.weight
+    index = torch.arange(4)
+    for set_to_none in (True, False):
+        table(index).sum().backward()
+        assert weight.grad is not None
+        table.zero_grad(set_to_none)
+        assert weight.grad is None if set_to_none else not weight.grad.to_dense().any()
+    assert table.requires_grad_(False) is table and not table(index).requires_grad
+    assert table.requires_grad_()(index).requires_grad and table.weight.requires_grad != sparse
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_zero_grad_and_requires_grad(sparse: bool) -> None:
+    ranks.run(1, zero_and_freeze, sparse)
+
+
 def sparse_gradient(route: str, world: int) -> None:
     group = dist.new_group(list(range(world)))
     if dist.get_rank() >= world:

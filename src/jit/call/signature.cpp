@@ -111,7 +111,11 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     const ScalarType type = memory_type(kernel.in[k], found);
     const ScalarType given = type_of(arguments[k]);
     check_supported(kernel, kernel.in[k].name, given);
-    check_supported(kernel, kernel.in[k].name, type);
+    // What arguments of a type are promoted to need not be supported: float16 with a complex
+    // number.
+    const int64_t placeholder = kernel.in[k].placeholder;
+    check_supported(kernel, placeholder < 0 ? kernel.in[k].name : kernel.placeholders[placeholder],
+                    type);
     TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
                      " is declared ", known_type(kernel, kernel.in[k]),
                      kernel.in[k].placeholder < 0 ? "" : c10::str(" (", dtype_name(type), ")"),

@@ -104,6 +104,12 @@ def test_shapes_that_do_not_broadcast(
                 made(first, *inputs[1:])
 
 
+def test_arguments_that_are_promoted_to_what_no_kernel_computes(device: torch.device) -> None:
+    add = ElementwiseKernel("T x, T y", "T z", "z = x + y", "add")
+    with pytest.raises(TypeError, match=r"^add: T is torch\.complex32; kernels compute on"):
+        add(torch.ones(2, dtype=torch.float16, device=device), 2j)
+
+
 # ---- Integers divided by zero -------------------------------------------------------------------
 
 DIVISIONS = {

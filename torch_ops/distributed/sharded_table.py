@@ -483,6 +483,12 @@ def _mesh_of(
                 "torch.distributed.init_process_group first."
             )
         group = dist.group.WORLD
+    no_member: Any = dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives the other ranks
+    if group == no_member:
+        raise ValueError(
+            "ShardedTable: this rank is not a member of the group. Make the table on its members "
+            "alone."
+        )
     if not isinstance(group, ProcessGroup):
         raise TypeError(
             "ShardedTable: group must be a process group or a DeviceMesh of which this rank is a "

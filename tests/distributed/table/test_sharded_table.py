@@ -12,6 +12,7 @@ import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from ranks import message_of
 from test_table import SOME_BAD, WITH_BAD
 from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -332,6 +333,16 @@ def zero_and_freeze(sparse: bool) -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_zero_grad_and_requires_grad(sparse: bool) -> None:
     ranks.run(1, zero_and_freeze, sparse)
+
+
+def make_outside() -> str:
+    group = dist.new_group([0])
+    return message_of(lambda: ShardedTable(4, 2, group=group))
+
+
+def test_rank_outside_the_group() -> None:
+    member, outside = ranks.run(2, make_outside)
+    assert not member and "ValueError: ShardedTable: this rank is not a member" in outside
 
 
 def sparse_gradient(route: str, world: int) -> None:

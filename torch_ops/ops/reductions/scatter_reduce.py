@@ -244,6 +244,21 @@ def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:
     return values if dtype is None else values.to(dtype)
 
 
+def _check_placements(out: Any, values: Any, index: Any, dim: int, batch_dims: int) -> None:
+    """Of DTensors: rows of which each rank has a part cannot be written into a sum."""
+    if not hasattr(out, "placements") or not hasattr(values, "placements"):
+        return
+    first = dim % max(out.dim(), 1)
+    picked = range(first, first + index.dim() - batch_dims)
+    for of_out, of_values in zip(out.placements, values.placements, strict=False):
+        if of_out.is_partial() and of_values.is_shard() and of_values.dim not in picked:
+            raise RuntimeError(
+                "scatter_: out is overwritten where it is, so it must not be Partial() where "
+                f"values is sharded, but its placements are {out.placements} and those of values "
+                f"are {values.placements}. Redistribute out or values first."
+            )
+
+
 def scatter_(
     out: Tensor,
     values: Tensor,
@@ -319,6 +334,7 @@ def scatter_(
     )
     if not isinstance(reduce, str):
         raise TypeError(f"scatter_: reduce must be a string, but it is {reduce!r}.")
+    _check_placements(out, values, index, batch_dims if dim is None else dim, batch_dims)
     return _scatter_(
         out, values, index, dim, batch_dims=batch_dims, reduce=reduce, include_self=include_self
     )

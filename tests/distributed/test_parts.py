@@ -319,6 +319,8 @@ def refused() -> list[str]:
     other = distribute_tensor(torch.tensor([1, 2]), ranks.mesh((2, 1)), [R, R])
     total = DTensor.from_local(torch.randn(4), mesh, [Partial()])
     rows = distribute_tensor(torch.randn(2, 6), mesh, [R])
+    columns = distribute_tensor(torch.randn(2, 6), mesh, [Shard(1)])
+    sums = DTensor.from_local(torch.randn(7, 6), mesh, [Partial()])
     sparse = torch_ops.embedding(index, weight, sparse=True)
     return [
         message_of(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
@@ -332,6 +334,12 @@ def refused() -> list[str]:
         message_of(lambda: torch_ops.gather_nd(weight, points)),
         message_of(lambda: torch_ops.index_add(weight.detach(), index, rows)),
         message_of(lambda: torch_ops.embedding(index, weight, max_norm=1.0)),
+        message_of(lambda: torch_ops.index_put(weight.detach(), index, rows)),
+        message_of(lambda: torch_ops.logsumexp(rows, index, 7)),
+        message_of(lambda: torch_ops.segment_reduce(rows, index)),
+        message_of(lambda: torch_ops.masked_gather(weight, index > 1)),
+        message_of(lambda: torch_ops.index(rows, index > 1)),
+        message_of(lambda: torch_ops.scatter_(sums, columns, index, reduce="mean")),
     ]
 
 
@@ -350,8 +358,15 @@ def test_refused() -> None:
                 "RuntimeError: sigmoid_: input is overwritten where it is",
                 "NotImplementedError: embedding: the gradient of a weight that is a DTensor",
                 "ValueError: gather_nd: the last axis of index holds the coordinates of a point",
-                "NotImplementedError: Operator torch_ops.scatter_add_",
-                "NotImplementedError: Operator torch_ops.put_points_",
+                "NotImplementedError: index_add: there is no rule for DTensors, and source and "
+                "values and index are DTensors. Give it plain tensors",
+                "NotImplementedError: embedding with max_norm: there is no rule for DTensors",
+                "NotImplementedError: index_put: there is no rule for DTensors",
+                "NotImplementedError: softmax, log_softmax and logsumexp: there is no rule",
+                "NotImplementedError: segment_reduce: there is no rule for DTensors",
+                "NotImplementedError: masked_gather: the true entries of a mask that is a DTensor",
+                "NotImplementedError: index: the true entries of a mask that is a DTensor",
+                "RuntimeError: scatter_: out is overwritten where it is, so it must not be Partial",
             ],
             strict=True,
         ):

@@ -227,6 +227,16 @@ def check_tensors(name: str, takes: str | None = None, **tensors: Any) -> None:
             raise TypeError(text if takes is None else f"{text} torch_ops.{name} takes {takes}.")
 
 
+def check_countable(name: str, mask: Any) -> None:
+    """Raises an error for a mask that is a DTensor, whose true entries torch does not find."""
+    if hasattr(mask, "device_mesh"):
+        raise NotImplementedError(
+            f"{name}: the true entries of a mask that is a DTensor cannot be counted. Use "
+            "masked_gather with size=, or plain tensors: full_tensor() is all of a DTensor, "
+            "to_local() this rank's part."
+        )
+
+
 def check_dense(name: str, takes: str | None = None, **tensors: Any) -> None:
     """Raises TypeError if an argument is not a tensor, or a nested one."""
     check_tensors(name, takes, **tensors)

@@ -1,3 +1,10 @@
 """How the ops take DTensors: a module of rules for each kind of op, all on one frame."""
 
-from torch_ops.distributed.rules import activations, elements, masks, points, rows  # noqa: F401
+from torch_ops.distributed.rules import (  # noqa: F401
+    activations,
+    elements,
+    masks,
+    points,
+    refused,
+    rows,
+)

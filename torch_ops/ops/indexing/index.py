@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_dense, check_kinds, check_values, given
+from torch_ops.ops._arguments import (
+    check_countable,
+    check_dense,
+    check_kinds,
+    check_values,
+    given,
+)
 from torch_ops.ops._self_check import compared
 from torch_ops.ops.indexing._indices import Parsed, cause_of, to_tensor
 from torch_ops.ops.plan import GatherPlan, plan_arguments
@@ -102,6 +108,9 @@ def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Te
     view = parsed.view(source)
     if not parsed.arrays:
         return view.view_as(view) if view is source else view
+    for array in parsed.arrays:
+        if array is not None and array.dtype == torch.bool:
+            check_countable("index", array)
     return _index(view, parsed.arrays, **parsed.options())
 
 

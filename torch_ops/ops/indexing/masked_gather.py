@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_dense, check_kinds, checked_fill_value
+from torch_ops.ops._arguments import (
+    Number,
+    check_countable,
+    check_dense,
+    check_kinds,
+    checked_fill_value,
+)
 from torch_ops.ops._self_check import compared
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
@@ -70,6 +76,8 @@ def masked_gather(
     check_dense("masked_gather", "(source, mask)", source=source, mask=mask)
     fill_value = checked_fill_value("masked_gather", fill_value)
     check_kinds("masked_gather", size=(size, "an int or None"))
+    if size is None:
+        check_countable("masked_gather", mask)
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
 
 

@@ -48,6 +48,19 @@ def signature(
     }
 
 
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For what C++ calls: torch.compile, after a graph break, would trace the compilation too."""
+
+    def run(*args: Any) -> Any:
+        return function(*args)
+
+    def call(*args: Any) -> Any:
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        return run(*args) if dynamo is None else dynamo.disable(run)(*args)
+
+    return call
+
+
 def load_functions(
     what: str,
     program: Program | None,

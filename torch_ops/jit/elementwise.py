@@ -22,6 +22,7 @@ from torch_ops.jit._registered import (
     register_fake,
     signature,
     split_arguments,
+    untraced,
 )
 from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.generation.elementwise import Form, cuda_source, host_source
@@ -290,7 +291,7 @@ def _make_kernel(
         reads_outputs=_keeps_outputs(program, options),
         has_loop_parts=bool(program.snippet.loop_prep or program.snippet.after_loop),
         saves=_saves(program, options, backward),
-        compile=functools.partial(_compile, program, options),
+        compile=untraced(functools.partial(_compile, program, options)),
         derive=functools.partial(_derive, program, op_name, options, backward),
         sum=functools.partial(_sum, program, options),
     )

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops.jit._registered import hashed, is_proxy, load_functions, signature, split_arguments
+from torch_ops.jit._registered import (
+    hashed,
+    is_proxy,
+    load_functions,
+    signature,
+    split_arguments,
+    untraced,
+)
 from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.building.toolchain import arch_of
 from torch_ops.jit.generation.indexed import PassForm, cuda_source, host_source, partial_bytes
@@ -318,7 +325,7 @@ def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> An
         indices=list(program.indices),
         uses_index=mentions(text, "i"),
         uses_size=mentions(text, "_ind"),
-        compile=functools.partial(_compile, program, options),
+        compile=untraced(functools.partial(_compile, program, options)),
         derive=functools.partial(_derive, program, op_name, options),
         gather_plan=GatherPlan,
     )

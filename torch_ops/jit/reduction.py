@@ -24,6 +24,7 @@ from torch_ops.jit._registered import (
     register_fake,
     signature,
     split_arguments,
+    untraced,
 )
 from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.generation.reduction import (
@@ -219,7 +220,7 @@ def make_reduction(reduction: Reduction, options: tuple[str, ...], op_name: str 
         ),
         has_identity=reduction.identity is not None,
         uses_size=any(mentions(text, part) for text in texts for part in ("_in_ind", "_out_ind")),
-        compile=functools.partial(_compile, reduction, options),
+        compile=untraced(functools.partial(_compile, reduction, options)),
     )
     if op_name:
         register_fake(op_name, functools.partial(_fake, kernel, reduction))

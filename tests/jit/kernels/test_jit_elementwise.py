@@ -536,7 +536,7 @@ def test_results_in_complex_memory(device: torch.device) -> None:
     with pytest.raises(TypeError, match=r"x is torch\.complex32; kernels compute on"):
         written(x.to(torch.complex32))
     product = ElementwiseKernel("T x, T z", "T y", "y = x * z", "product")
-    with pytest.raises(TypeError, match=r"x is torch\.complex32; kernels compute on"):
+    with pytest.raises(TypeError, match=r"T is torch\.complex32; kernels compute on"):
         product(x.half(), 1j)
 
 

@@ -27,7 +27,7 @@ struct Signature {
   std::string op_name;  // as it is registered, without the namespace; empty: it is not
   std::vector<Parameter> in, out;
   std::vector<std::string> placeholders;
-  bool divides = false;  // perhaps: its texts have a / or %
+  bool divides = false;  // perhaps: a text has /, % or an include
 };
 
 // A call's arguments, one for each input parameter: a tensor or a number.

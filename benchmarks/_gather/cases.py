@@ -165,6 +165,12 @@ GRADIENTS = [
     Case("backward", "bf16", 64, 65536, 1048576),
     Case("backward", "f32", 4096, 1024, 16384),
     Case("backward", "bf16", 4096, 1024, 16384),
+    # Few rows, at which atomics would wait for each other.
+    Case("backward", "f32", 1, 64, 262144, 64),
+    Case("backward", "f32", 1, 32, 1048576, 33, quick=True),
+    Case("backward", "f32", 1, 8, 262144, 7),
+    Case("backward", "bf16", 16, 16, 65536, 16),
+    Case("backward", "bf16", 1, 128, 262144, 33),
 ]
 
 # From few to many entries on one row: what is slow on one of these is no faster on those after it.
@@ -194,6 +200,8 @@ DETERMINISTIC = [
         ]
     ),
     Case("deterministic", "f32", 4096, 1024, 16384),
+    Case("deterministic", "f32", 1, 64, 262144, 64),
+    Case("deterministic", "f32", 1, 32, 1048576, 33),
 ]
 
 CASES = ROWS + ODD + ELEMENTS + SKEWED + BACKWARD + DETERMINISTIC

@@ -44,6 +44,11 @@ Numbers numbers(const SmallCut& cut, int64_t sum_bytes) {
           {"bytes", cut.bytes(sum_bytes)}};
 }
 
+Numbers numbers(const PrivatizedCut& cut, int64_t) {
+  return {{"vector", cut.vector}, {"threads", cut.threads}, {"lanes", cut.lanes},
+          {"strips", cut.strips}, {"parts", cut.parts},     {"part_entries", cut.part_entries}};
+}
+
 Numbers numbers(const StagedCut& cut, int64_t) {
   return {{"bytes", cut.bytes}, {"threads", cut.threads}, {"part", cut.part}};
 }
@@ -78,6 +83,9 @@ Names kernels(const SumProblem& problem, const SumPlan& plan) {
     case SumWay::kFew:
       return {"zero_kernel", "claim_kernel", "one by atomics",
               problem.layout.inner == 1 ? "write_pairs_kernel" : "write_kernel"};
+    case SumWay::kPrivatized:
+      if (std::get<PrivatizedCut>(plan.cut).parts == 1) return {"sum_kernel"};
+      return {"sum_kernel", "join_kernel"};
     case SumWay::kSorted:
       return sorted_kernels(problem);
     default: {
@@ -117,6 +125,8 @@ int64_t scratch(const SumProblem& problem, const SumPlan& plan) {
       return 0;
     case SumWay::kFew:
       return few_scratch(layout);
+    case SumWay::kPrivatized:
+      return std::get<PrivatizedCut>(plan.cut).scratch;
     case SumWay::kSorted:
       return sorted_scratch(problem);
     default:
@@ -171,6 +181,7 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
   Numbers cut =
       std::visit([&](const auto& known) { return numbers(known, sum_bytes); }, chosen.cut);
   if (way == "fixed point") cut = numbers(cut_fixed(problem, device), sum_bytes);
+  if (way == "privatized") cut = numbers(cut_privatized(problem, device), sum_bytes);
   if (way == "small") cut = numbers(cut_small(problem, device), sum_bytes);
   if (way == "sparse") cut = numbers(cut_sparse(problem, device), sum_bytes);
   return describe(ability(chosen.way()).name, chosen.row->why(tuning(device)),
@@ -183,6 +194,7 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
                    int64_t value_bytes, bool planned, bool positions, int64_t compute_capability) {
   const DeviceLimits device{0, 0, 0, compute_capability};
   const SortedTuning& tuned = tuning(device).sorted;
+  const BestTuning& best_tuned = tuning(device).best;
   SumProblem problem{lay_out(batch, outer, axis_size, entries, inner)};
   problem.value_bytes = value_bytes;
   problem.sum_bytes = problem.result_bytes = sizeof(int64_t);
@@ -201,10 +213,11 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
       scratch += problem.result_values() * static_cast<int64_t>(sizeof(int64_t));
     }
     return best("sorted",
-                planned ? "a plan has the entries in order"
-                        : words("rows of ", tuned.least_best_row, " values or more, ",
-                                tuned.least_best_values, " values or more; or ", tuned.least_crowd,
-                                " entries or more to at most ", tuned.most_crowded_rows, " rows"),
+                planned
+                    ? "a plan has the entries in order"
+                    : words("rows of ", tuned.least_best_row, " values or more, ",
+                            tuned.least_best_values, " values or more; or ", best_tuned.least_crowd,
+                            " entries or more to at most ", best_tuned.most_crowded_rows, " rows"),
                 scratch, kernels);
   }
   const int64_t elements = problem.result_values();

@@ -91,20 +91,20 @@ def test_every_row_of_the_table_is_met() -> None:
     from torch_ops._ext.scatter import ways
 
     calls = [
+        plan(100, 1 << 17, 3, repeatable=True),
         plan(1000, 4000, 1, repeatable=True),
         plan(100, 500, 3, repeatable=True),
         plan(1000, 4000, 64, repeatable=True),
         plan(500, 2000, 1),
         plan(1024, 16384, 1, batch=1024),
-        plan(1024, 1 << 20, 4),
+        plan(100, 1 << 18, 3),
+        plan(256, 1 << 18, 4),
         plan(200_000, 1000, 3, value_bytes=2),
         plan(256, 512, 256),
         plan(1 << 19, 1000, 16, value_bytes=2),
         plan(1 << 19, 1 << 17, 64, value_bytes=2),
         plan(1000, 1 << 19, 64),
         plan(1 << 21, 1 << 20, 9, value_bytes=2),
-        plan(256, 1 << 18, 2),
-        plan(256, 1 << 18, 3),
         plan(1000, 96 * 4000, 1),
         plan(2048, 8188, 1, batch=256, floats=False),
         plan(1000, 4000, 1, floats=False),

@@ -404,7 +404,8 @@ def test_cuts() -> None:
     # And for rows of a few values, where many go to few.
     crowd = {**sizes, "slabs": 1, "entries": 1 << 20, "inner": 4}
     assert is_default(**crowd, axis_size=1024)
-    assert not is_default(**{**crowd, "slabs": 2}, axis_size=1024)
+    assert is_default(**{**crowd, "slabs": 2}, axis_size=1024)
+    assert not is_default(**{**crowd, "slabs": 2, "entries": 1 << 19}, axis_size=1024)
     assert not is_default(**{**many, "slabs": 16}, axis_size=1024, entries=16384)
     assert not is_default(**many, axis_size=4096, entries=65536)  # read twice
     assert not is_default(**many, axis_size=4096, entries=4095)

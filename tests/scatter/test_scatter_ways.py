@@ -455,13 +455,20 @@ def test_ways() -> None:
     assert way(1 << 20, (1 << 19) - 1, 129) == "sorted"  # most rows have no entry
     assert many(64, value_bytes=8) == many(65, value_bytes=8) == "sorted"
     # Many entries to few rows would wait for each other.
-    ways = ["staged", "fixed point", "sorted", "fixed point", "sorted"]
-    assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
-    assert way(200, 1 << 19, 2) == "fixed point"
-    assert way(256, 1 << 18, 2, value_bytes=8) == "sorted"
-    assert way(257, 1 << 17, 3) == "values"
-    assert way(257, 1 << 17, 5) == "streamed"  # 655360 values
-    assert way(256, (1 << 18) - 1, 3) == "streamed"
+    ways = ["staged", "fixed point", "privatized", "fixed point", "privatized"]
+    assert [way(128, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
+    assert way(32, 1 << 16, 2) == way(32, 1 << 16, 4) == "privatized"
+    assert way(33, 1 << 18, 2) == way(1024, 1 << 20, 4) == "fixed point"
+    assert way(257, (1 << 18) - 4, 4) == way(1025, 1 << 21, 4) == "entries"
+    assert way(100, 1 << 18, 2, value_bytes=8) == way(200, 1 << 19, 7) == "privatized"
+    assert way(129, 1 << 19, 8, aligned=False) == "streamed"
+    assert way(300, 1 << 20, 3) == "streamed"  # no room
+    assert way(128, (1 << 18) - 1, 3) == "streamed"
+    for options in ({"floats": False}, {"in_place": True}, {"value_bytes": 1, "floats": False}):
+        assert way(128, 1 << 18, 64, **options) == "privatized"
+    # Also if they are in several slabs, each with enough for its own sums.
+    assert way(16, 8192, 33, slabs=64) == way(16, 8192, 33, outer=64) == "privatized"
+    assert way(16, 500, 31, slabs=200) == "streamed"
 
 
 def test_ways_of_16_bits() -> None:
@@ -504,7 +511,7 @@ def test_ways_of_sums_that_stay_in_float32() -> None:
     assert sums(1000, 1 << 19, 16) == "tiles"
     assert sums(256, 512, 256) == "tiles"  # small
     assert sums(500, 2000, 1) == "entries"  # binned
-    assert sums(200, 1 << 19, 2) == "sorted"  # binned, since rows are few
+    assert sums(200, 1 << 19, 2) == "privatized"  # binned
     same = partial(sums, repeatable=True)
     assert [same(1000, 1 << 19, width) for width in (1, 3, 64)] == ["sorted"] * 3
     assert same(100, 500, 3) == "sorted"
@@ -518,5 +525,8 @@ def test_ways_of_one_kernel_and_of_the_same_bits() -> None:
     ways = ["fixed point", "fixed point", "sorted", "fixed point", "sorted"]
     assert [same(1000, 1 << 19, width) for width in (1, 2, 3, 4, 64)] == ways
     assert same(1000, 1 << 19, 1, value_bytes=8) == "sorted"
+    ways = ["fixed point", "fixed point", "privatized", "fixed point", "privatized"]
+    assert [same(100, 1 << 17, width) for width in (1, 2, 3, 4, 64)] == ways
+    assert [same(32, 1 << 15, width) for width in (1, 2, 3, 4, 64)] == ["privatized"] * 5
     assert same(100, 500, 3) == "small"
     assert same(1000, 1 << 19, 1, floats=False) == "staged"  # integers have them in any case

@@ -67,6 +67,16 @@ __device__ __forceinline__ Word load_in_order(const Word* from) {
   return word;
 }
 
+// The same of V values.
+template <int V, class Value>
+__device__ __forceinline__ Vector<Value, V> load_vector(const Value* from) {
+  if constexpr (V == 1) {
+    return {load_in_order(from)};
+  } else {
+    return load_in_order(reinterpret_cast<const Vector<Value, V>*>(from));
+  }
+}
+
 template <class Word>
 __device__ __forceinline__ void store_in_order(Word* to, const Word& word) {
   if constexpr (sizeof(Word) == 16) {

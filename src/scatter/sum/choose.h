@@ -11,6 +11,7 @@
 #include "common/cuda/device_limits.h"
 #include "scatter/sum/atomic_cut.h"
 #include "scatter/sum/fixed_cut.h"
+#include "scatter/sum/privatized_cut.h"
 #include "scatter/sum/problem.h"
 #include "scatter/sum/small_cut.h"
 #include "scatter/sum/tuning.h"
@@ -22,6 +23,7 @@ enum class SumWay {
   kSmall,       // one kernel for few entries per slab
   kSparse,      // the same if most rows have no entry
   kFew,         // a table for only the rows with entries
+  kPrivatized,  // few rows: each thread has its own sums of all
   kSorted,      // entries in the order of their rows
   // By atomics:
   kStaged,    // single values that go to a small table: summed in shared memory
@@ -49,9 +51,10 @@ inline const SumAbility& ability(SumWay way) {
   static constexpr SumAbility kAbilities[] = {
       {"fixed point", true, false, false, false}, {"small", true, true, false, false},
       {"sparse", true, false, false, false},      {"few", false, false, false, false},
-      {"sorted", true, false, true, false},       {"staged", false, true, true, true},
-      {"entries", false, true, true, true},       {"values", false, true, true, true},
-      {"tiles", false, true, true, true},         {"streamed", false, true, true, true},
+      {"privatized", true, true, true, true},     {"sorted", true, false, true, false},
+      {"staged", false, true, true, true},        {"entries", false, true, true, true},
+      {"values", false, true, true, true},        {"tiles", false, true, true, true},
+      {"streamed", false, true, true, true},
   };
   return kAbilities[static_cast<int>(way)];
 }
@@ -64,6 +67,7 @@ class SumCandidate {
       : problem(problem), layout(problem.layout), device(device), tuned(tuning(device)) {}
 
   const FixedCut& fixed() { return once(fixed_, cut_fixed); }
+  const PrivatizedCut& privatized() { return once(privatized_, cut_privatized); }
   const SmallCut& small() { return once(small_, cut_small); }
   const SmallCut& sparse() { return once(sparse_, cut_sparse); }
 
@@ -80,6 +84,7 @@ class SumCandidate {
   }
 
   std::optional<FixedCut> fixed_;
+  std::optional<PrivatizedCut> privatized_;
   std::optional<SmallCut> small_;
   std::optional<SmallCut> sparse_;
 };
@@ -121,12 +126,16 @@ inline bool pays_small(SumCandidate& c) {
          int64_t{cut.entries} * cut.columns <= (rounded ? t.most_values_rounded : t.most_values);
 }
 
-// Do so few rows have so many entries that atomics wait for each other, although each warp first
-// adds up its values for one row? (Most single elements are summed in shared memory.)
-inline bool is_crowded(SumCandidate& c) {
-  const SortedTuning& t = c.tuned.sorted;
-  return c.layout.inner > 1 && c.problem.rows() <= t.most_crowded_rows &&
-         c.problem.entries() >= t.least_crowd;
+// Are there so few rows, at which atomics would wait for each other, that a block's own sums of all
+// of them pay for a slab's values?
+inline bool pays_privatized(SumCandidate& c) {
+  const PrivatizedTuning& t = c.tuned.privatized;
+  const int64_t rows = c.layout.axis_size, values = c.layout.entries * c.layout.inner;
+  const bool fixed =
+      ability(SumWay::kFixedPoint).can(c.problem, c.problem.repeatable) && c.fixed().fits;
+  if (fixed && rows > t.most_rows_fixed) return false;
+  if (c.layout.inner >= t.wide_row && rows > t.most_wide_rows) return false;
+  return values >= std::max(t.least_slab_values, t.values_per_row * rows) && c.privatized().fits;
 }
 
 // Of the way few: a row of sums for each entry, of pairs for single values; what is known of it.
@@ -183,6 +192,15 @@ struct SumRow {
 // If the bits of floats must be the same on every run. Which row applies depends only on one
 // slab, so that its bits do not depend on what else is in the call.
 inline constexpr SumRow kRepeatableSums[] = {
+    {SumWay::kPrivatized, [](SumCandidate& c) { return !c.small().fits && pays_privatized(c); },
+     [](const SumTuning& t) {
+       const PrivatizedTuning& p = t.privatized;
+       return words("enough shared memory for sums of all rows, at most ", p.most_wide_rows, " of ",
+                    p.wide_row, " values or more, ", p.most_rows_fixed,
+                    " if the next row can take them; slabs of ", p.least_slab_values,
+                    " values or more and too many entries for small, ", p.values_per_row,
+                    " or more per row");
+     }},
     {SumWay::kFixedPoint, [](SumCandidate& c) { return c.fixed().fits; },
      [](const SumTuning& t) {
        return words("rows of 1, 2 or 4 values of up to 4 bytes, an entry or more for every ",
@@ -229,16 +247,29 @@ inline constexpr SumRow kSums[] = {
            "memory, and entries and four times the sums are ",
            t.fixed_point.least_kept, " or more, which fill the GPU");
      }},
+    {SumWay::kPrivatized,
+     [](SumCandidate& c) {
+       const PrivatizedTuning& t = c.tuned.privatized;
+       return c.layout.inner > 1 && c.problem.values() >= t.least_values &&
+              c.problem.entries() >= t.entries_per_row * c.layout.axis_size && pays_privatized(c);
+     },
+     [](const SumTuning& t) {
+       const PrivatizedTuning& p = t.privatized;
+       return words("the same of rows of several values, if slabs together have ", p.least_values,
+                    " values or more, and ", p.entries_per_row,
+                    " entries or more for each row of one slab: atomics would wait for each other");
+     }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
        const FixedPointTuning& t = c.tuned.fixed_point;
-       return c.layout.inner > 1 && c.problem.rows() <= t.most_crowded_rows &&
-              c.problem.entries() >= t.least_crowd && is_one_table(c);
+       return c.layout.inner > 1 && c.layout.axis_size <= t.most_crowded_rows &&
+              c.problem.entries() >= t.least_crowd &&
+              c.layout.entries >= t.crowd_per_row * c.layout.axis_size && is_one_table(c);
      },
      [](const SumTuning& t) {
-       return words("rows of 2 or 4 floats, ", t.fixed_point.least_crowd,
-                    " entries or more to at most ", t.fixed_point.most_crowded_rows,
-                    " rows, at which atomics wait for each other");
+       const FixedPointTuning& f = t.fixed_point;
+       return words("rows of 2 or 4 floats, ", f.least_crowd, " entries or more to slabs of up to ",
+                    f.most_crowded_rows, " rows, ", f.crowd_per_row, " entries or more per row");
      }},
     {SumWay::kSparse,
      [](SumCandidate& c) {
@@ -309,16 +340,6 @@ inline constexpr SumRow kSums[] = {
            "16-bit floats whose sums by atomics, in a table of float32, would exceed the "
            "bound on scratch memory");
      }},
-    {SumWay::kFixedPoint, [](SumCandidate& c) { return is_crowded(c) && c.fixed().fits; },
-     [](const SumTuning& t) {
-       return words("rows of 2 or 4 floats, ", t.sorted.least_crowd, " entries or more to at most ",
-                    t.sorted.most_crowded_rows, " rows, at which atomics wait for each other");
-     }},
-    {SumWay::kSorted, is_crowded,
-     [](const SumTuning& t) {
-       return words("other rows of 2 values and more, ", t.sorted.least_crowd,
-                    " entries or more to at most ", t.sorted.most_crowded_rows, " rows");
-     }},
     {SumWay::kStaged,
      [](SumCandidate& c) {
        const AtomicTuning& t = c.tuned.atomic;
@@ -385,7 +406,8 @@ struct SumPlan {
   const SumRow* row;
   bool adjacent;    // as in the problem
   int64_t at_once;  // by atomics: so many of the call's slowest axis, which `cut` is for
-  std::variant<std::monostate, FixedCut, SmallCut, StagedCut, TilesCut, StreamedCut> cut;
+  std::variant<std::monostate, FixedCut, SmallCut, PrivatizedCut, StagedCut, TilesCut, StreamedCut>
+      cut;
 
   SumWay way() const { return row->way; }
 };
@@ -398,6 +420,8 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
       return candidate.small();
     case SumWay::kSparse:
       return candidate.sparse();
+    case SumWay::kPrivatized:
+      return candidate.privatized();
     case SumWay::kStaged:
       return cut_staged(candidate.problem, candidate.device);
     case SumWay::kTiles:
@@ -443,8 +467,9 @@ inline bool pays_by_places(int64_t entries, int64_t result_values, const DeviceL
 // passes of atomics.
 inline bool pays_to_sort_for_best(const RowLayout& layout, const DeviceLimits& device) {
   const SortedTuning& t = tuning(device).sorted;
+  const BestTuning& best = tuning(device).best;
   const int64_t rows = layout.slabs() * layout.axis_size, entries = layout.slabs() * layout.entries;
-  const bool is_crowded = rows <= t.most_crowded_rows && entries >= t.least_crowd;
+  const bool is_crowded = rows <= best.most_crowded_rows && entries >= best.least_crowd;
   return is_crowded ||
          (layout.inner >= t.least_best_row && entries * layout.inner >= t.least_best_values);
 }

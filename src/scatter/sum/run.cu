@@ -101,6 +101,8 @@ void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErro
         return sum_fixed(call, std::get<FixedCut>(plan.cut), errors);
       }
       break;
+    case SumWay::kPrivatized:
+      return sum_privatized(call, std::get<PrivatizedCut>(plan.cut), /*in_place=*/false, errors);
     case SumWay::kSorted:
       if constexpr (kFloats) return sum_sorted(call, errors);
       break;
@@ -153,6 +155,9 @@ void scatter_add_to(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
   if (call.values_count() == 0 || call.result_count() == 0) return;
   const SumPlan plan = choose(describe<Value>(call, /*repeatable=*/false, /*in_place=*/true),
                               current_device_limits());
+  if (plan.way() == SumWay::kPrivatized) {
+    return sum_privatized(call, std::get<PrivatizedCut>(plan.cut), /*in_place=*/true, errors);
+  }
   add_by_atomics<Value>(call, plan, /*fresh=*/false, /*first_row=*/0, errors);
 }
 

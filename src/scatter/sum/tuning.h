@@ -32,10 +32,12 @@ struct FixedPointTuning {
   int64_t most_at_once = 1 << 18;
   // Chosen by default for elements that blocks keep, if entries and four times the sums reach this.
   int64_t least_kept = 1 << 21;
-  // Chosen by default for rows of several values, if at most so many rows...
+  // Chosen by default for rows of several values, if slabs of at most so many rows...
   int64_t most_crowded_rows = 1024;
-  // ... take at least so many entries.
-  int64_t least_crowd = 1 << 20;
+  // ... take at least so many entries together, ...
+  int64_t least_crowd = 1 << 18;
+  // ... and each so many for each of its rows.
+  int64_t crowd_per_row = 1024;
 };
 
 // Small. Figures: docs/internals/log.md, "Small and sparse sums".
@@ -114,15 +116,38 @@ struct SortedTuning {
   // ... in rows of so many; without their positions, if rows have so many entries on average.
   int64_t least_best_row = 32;
   int64_t least_best_entries = 4;
-  // Chosen if at most so many rows, at which atomics wait for each other...
-  int64_t most_crowded_rows = 256;
-  // ... take at least so many entries.
-  int64_t least_crowd = 1 << 18;
+};
+
+// Privatized. Figures: docs/internals/log.md, "Sums to few rows".
+struct PrivatizedTuning {
+  // A block has so many threads or more, which limits rows: each thread has a sum of each.
+  int64_t least_threads = 128;
+  // A thread has so many entries or more, which pay for the sums that it sets up and joins.
+  int64_t thread_entries = 8;
+  // A part has so many times more entries than rows, whose sums are written and read again.
+  int64_t entries_per_partial = 8;
+  // Chosen for as many rows per slab; but for so many if they have so many values or more, ...
+  int64_t wide_row = 8;
+  int64_t most_wide_rows = 128;
+  // ... or for so many if sums in fixed point are possible; ...
+  int64_t most_rows_fixed = 32;
+  // ... for slabs of so many values...
+  int64_t least_slab_values = 1 << 13;
+  // ... and so many per row, which are the work that the block's own sums pay for.
+  int64_t values_per_row = 1024;
+  // By default, only if all slabs have so many values, ...
+  int64_t least_values = 1 << 17;
+  // ... and so many entries for each row of one slab, which fill the GPU.
+  int64_t entries_per_row = 2048;
 };
 
 // The largest or smallest values. Figures: docs/internals/log.md, "Largest and smallest values
 // without positions".
 struct BestTuning {
+  // Sorted if at most so many rows, at which atomics wait for each other...
+  int64_t most_crowded_rows = 256;
+  // ... take at least so many entries.
+  int64_t least_crowd = 1 << 18;
   // Of less than 32 bits: only rows with entries are compared if there are so many rows per entry.
   int64_t rows_per_entry = 16;
 };
@@ -183,6 +208,7 @@ struct SumTuning {
   SmallTuning small;
   SparseTuning sparse;
   FewTuning few;
+  PrivatizedTuning privatized;
   SortedTuning sorted;
   BestTuning best;
   AtomicTuning atomic;

@@ -38,6 +38,11 @@ template <class Value>
 void sum_fixed(const ReduceCall<Value, Value>& call, const FixedCut& cut,
                const IndexErrorSite& errors);
 
+// SumWay::kPrivatized. `in_place`: adds to the values in the result.
+template <class Value, class Result>
+void sum_privatized(const ReduceCall<Value, Result>& call, const PrivatizedCut& cut, bool in_place,
+                    const IndexErrorSite& errors);
+
 // SumWay::kSorted. Value is a float.
 template <class Value, class Result>
 void sum_sorted(const ReduceCall<Value, Result>& call, const IndexErrorSite& errors);

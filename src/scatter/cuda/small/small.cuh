@@ -73,15 +73,6 @@ struct Found {
   static __device__ uint32_t place(uint32_t item) { return item & 0x7ff; }
 };
 
-template <int V, class Value>
-__device__ __forceinline__ Vector<Value, V> load(const Value* from) {
-  if constexpr (V == 1) {
-    return {load_in_order(from)};
-  } else {
-    return load_in_order(reinterpret_cast<const Vector<Value, V>*>(from));
-  }
-}
-
 // The position of a sparse cut's row in its block. A hash of A. Appleby (MurmurHash3's
 // finalizer).
 struct HashedRows {
@@ -372,7 +363,8 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
 #pragma unroll
           for (int k = 0; k < kAhead; ++k) {
             words[k] = Word{};
-            if (first + k < of_run) words[k] = load<V>(from + order[first + k] * layout.inner);
+            if (first + k < of_run)
+              words[k] = load_vector<V>(from + order[first + k] * layout.inner);
           }
 #pragma unroll
           for (int k = 0; k < kAhead; ++k) {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from c_calls import REDUCTIONS
 from c_interface import (
     DEVICE,
     FUNCTIONS,
@@ -256,6 +257,18 @@ def test_empty_arrays_may_be_null() -> None:
     assert calls.call("scatter_add", batch=0, **nothing) == "SUCCESS"
     assert calls.call("batch_gather", entries=0, index=None, to=None) == "SUCCESS"
     assert LIBRARY.relu(None, None, 0, VALUES["FLOAT32"], HOST, None, None) == 0
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_rows_without_elements(reduce: str) -> None:
+    """The result has no memory, however many rows it has, and takes none."""
+    calls = Calls()
+    options = {"batch": 1, "axis_size": 2**63 - 1, "inner": 0, "reduce": VALUES[f"REDUCE_{reduce}"]}
+    nothing = {"from": None, "to": None}
+    assert calls.call("scatter", **options, **nothing) == "SUCCESS"
+    assert calls.call("scatter", **options, entries=0, index=None, **nothing) == "SUCCESS"
+    calls.index[0, 0, 1] = -1
+    assert calls.call("scatter", **options, **nothing) == "INDEX_OUT_OF_RANGE"
 
 
 def test_wrong_plans() -> None:

@@ -120,8 +120,10 @@ class Scatter {
     using Sum = std::conditional_t<std::is_integral_v<Value>, Summed, SumOf<Summed>>;
     using Read = std::conditional_t<std::is_integral_v<Value>, Value, Sum>;  // with its sign
     const Room<On, Sum> sums(count());
-    const Room<On, uint64> ones(rows_.all_entries()), counts(rows_.batch * rows_.axis_size);
     sum<Summed, Sum>(sums.get());
+    // Without elements, only count() bounds the counts: there may be as many rows as int64 counts.
+    if (count() == 0) return;
+    const Room<On, uint64> ones(rows_.all_entries()), counts(rows_.batch * rows_.axis_size);
     const uint64 one = 1;
     fill_all(on_, ones.get(), rows_.all_entries(), sizeof(one), FillPattern(&one, sizeof(one)));
     Scatter of_ones = *this;

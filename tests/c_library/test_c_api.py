@@ -198,19 +198,15 @@ SPOILED = [
         for changes, status, text in (
             ({"coordinates": None}, "NULL_POINTER", "coordinates is NULL"),
             ({"sizes": None}, "NULL_POINTER", "sizes is NULL"),
-            ({"coordinates": [None, None]}, "NULL_POINTER", "each of coordinates is NULL, but it"),
-            (
-                {"coordinates": [4, 4]},
-                "MISALIGNED_POINTER",
-                "each of coordinates must be at a",
-            ),
+            ({"coordinates": [None, None]}, "NULL_POINTER", "coordinates[0] is NULL, but it has"),
+            ({"coordinates": [8, 4]}, "MISALIGNED_POINTER", "coordinates[1] must be at a multiple"),
             ({"count": 0}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 0"),
             ({"count": 17}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 17"),
-            ({"sizes": [3, -4]}, "NEGATIVE_SIZE", "each of sizes must not be negative"),
+            ({"sizes": [3, -4]}, "NEGATIVE_SIZE", "sizes[1] must not be negative, but it is -4"),
             (
                 {"sizes": [2**40, 2**40]},
                 "SIZE_OVERFLOW",
-                "the sizes, times inner where there is one, must",
+                f"sizes must be below 2^50, but sizes are [{2**40}, {2**40}]",
             ),
             ({"points": -1}, "NEGATIVE_SIZE", "points must not be negative"),
             ({"index_type": 7}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
@@ -219,6 +215,10 @@ SPOILED = [
     ],
     *[
         (op, {"sizes": [2**40, 2**40], "inner": 0}, "SIZE_OVERFLOW", "must be below 2^50")
+        for op in ("gather_points", "put_points")
+    ],
+    *[
+        (op, {"sizes": [2**20, 2], "inner": 2**30}, "SIZE_OVERFLOW", f"and inner is {2**30}")
         for op in ("gather_points", "put_points")
     ],
     *[

@@ -1,5 +1,6 @@
 // The functions of torch_ops.h at points, which are given by a coordinate for each axis.
 #include <algorithm>
+#include <string>
 #include <type_traits>
 
 #include "c_api/calls/rows.h"
@@ -60,8 +61,9 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
   PointsLayout& layout = call.layout;
   layout.coordinates = count;
   for (int32_t j = 0; j < count; ++j) {
-    check_size("each of sizes", sizes[j]);
-    check_pointer("each of coordinates", coordinates[j], bytes, entry_bytes);
+    const std::string number = "[" + std::to_string(j) + "]";
+    check_size(("sizes" + number).c_str(), sizes[j]);
+    check_pointer(("coordinates" + number).c_str(), coordinates[j], bytes, entry_bytes);
     call.arrays.push_back({"coordinates", coordinates[j], bytes, Array::kRead});
     if (sizes[j] == 0 && !call.has_empty_axis()) call.empty_axis = j;
   }
@@ -78,8 +80,12 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
     if (__builtin_mul_overflow(call.places, size, &call.places) ||
         __builtin_mul_overflow(elements, size, &elements) ||
         std::max(call.places, elements) >= kMostPlaces) {
-      fail(TORCH_OPS_SIZE_OVERFLOW,
-           "the product of the sizes, times inner where there is one, must be below 2^50");
+      std::ostringstream given;
+      for (int32_t k = 0; k < count; ++k) given << (k > 0 ? ", " : "[") << sizes[k];
+      given << "]";
+      if (inner > 1) given << " and inner is " << inner;
+      fail(TORCH_OPS_SIZE_OVERFLOW, "the product of sizes", inner > 1 ? " and inner" : "",
+           " must be below 2^50, but sizes are ", given.str());
     }
   }
   if (call.has_empty_axis()) call.places = 0;

@@ -101,7 +101,8 @@ enum {
   TORCH_OPS_MODE_RAISE = 0,     /* TORCH_OPS_INDEX_OUT_OF_RANGE: entries are in [0, size) */
   TORCH_OPS_MODE_WRAP = 1,      /* it names the row of its value modulo the size */
   TORCH_OPS_MODE_CLIP = 2,      /* it names the nearest row */
-  TORCH_OPS_MODE_FILL = 3,      /* gathers write `fill`, others leave it out; -1 is the last row */
+  TORCH_OPS_MODE_FILL = 3,      /* gathers write `fill`, others leave it out; outside
+                                   [-size, size), where -1 is the last row */
   TORCH_OPS_MODE_UNCHECKED = 4, /* the caller promises that there is none */
   TORCH_OPS_MODE_FROM_END = 5   /* as RAISE, but entries are in [-size, size): -1 is the last row */
 };

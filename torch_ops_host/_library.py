@@ -67,4 +67,7 @@ def find_library() -> Path:
             raise refuse(f"this folder holds no {NAME}") from error
     if not path.is_file():
         raise refuse(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        if file.read(4) != b"\x7fELF":  # libtorch_ops_c.so, say, which is for the linker
+            raise refuse(f"{path} is not a shared library; name {NAME} or its folder")
     return path

@@ -98,7 +98,9 @@ class TestLibraryVariable:
         loop = tmp_path / "loop"
         loop.symlink_to(loop)
         text = tmp_path / "text"
-        text.write_text("no library")
+        text.write_text("INPUT(libtorch_ops_c.so.1)")  # as libtorch_ops_c.so is, for the linker
+        damaged = tmp_path / "damaged"
+        damaged.write_bytes(b"\x7fELF")
         other = tmp_path / "other.so"
         compile_c("int answer(void) { return 42; }", other, "-shared", "-fPIC")
         for value, reason in (
@@ -109,7 +111,8 @@ class TestLibraryVariable:
             (loop, "it does not lead to a file or folder"),
             (empty, "this folder holds no libtorch_ops_c.so"),
             ("/dev/null", "is not a regular file"),
-            (text, "cannot be loaded"),
+            (text, "is not a shared library; name libtorch_ops_c.so.1 or its folder"),
+            (damaged, "cannot be loaded"),
             (other, "is it libtorch_ops_c?"),
         ):
             result = self.load(value)

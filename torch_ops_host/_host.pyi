@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 from numpy import bool_, floating, integer
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -16,7 +16,7 @@ def gather(
     source: ArrayLike,
     index: ArrayLike,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     mode: Mode = "raise",
     fill_value: Number | None = None,
     out: _Array | None = None,
@@ -28,7 +28,7 @@ def gather(
     source: ArrayLike,
     index: ArrayLike,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     mode: Mode = "raise",
     fill_value: Number | None = None,
     out: _Array | None = None,
@@ -57,9 +57,9 @@ def batch_gather(
 def scatter_add(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
+    dim_size: SupportsIndex,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     out: _Array | None = None,
     return_time: Literal[False] = False,
     device: Device = None,
@@ -68,9 +68,9 @@ def scatter_add(
 def scatter_add(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
+    dim_size: SupportsIndex,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     out: _Array | None = None,
     return_time: Literal[True],
     device: Device = None,
@@ -79,9 +79,9 @@ def scatter_add(
 def scatter(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
+    dim_size: SupportsIndex,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     reduce: Reduction = "sum",
     mode: Mode = "raise",
     deterministic: bool = False,
@@ -93,9 +93,9 @@ def scatter(
 def scatter(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
+    dim_size: SupportsIndex,
     *,
-    batch_dims: int = 0,
+    batch_dims: SupportsIndex = 0,
     reduce: Reduction = "sum",
     mode: Mode = "raise",
     deterministic: bool = False,
@@ -107,7 +107,7 @@ def scatter(
 def gather_elements(
     source: ArrayLike,
     index: ArrayLike,
-    axis: int,
+    axis: SupportsIndex,
     *,
     mode: Mode = "raise",
     fill_value: Number | None = None,
@@ -119,7 +119,7 @@ def gather_elements(
 def gather_elements(
     source: ArrayLike,
     index: ArrayLike,
-    axis: int,
+    axis: SupportsIndex,
     *,
     mode: Mode = "raise",
     fill_value: Number | None = None,
@@ -131,8 +131,8 @@ def gather_elements(
 def scatter_elements_add(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
-    axis: int,
+    dim_size: SupportsIndex,
+    axis: SupportsIndex,
     *,
     mode: Mode = "raise",
     deterministic: bool = False,
@@ -144,8 +144,8 @@ def scatter_elements_add(
 def scatter_elements_add(
     values: ArrayLike,
     index: ArrayLike,
-    dim_size: int,
-    axis: int,
+    dim_size: SupportsIndex,
+    axis: SupportsIndex,
     *,
     mode: Mode = "raise",
     deterministic: bool = False,
@@ -225,11 +225,13 @@ def sigmoid(
     return_time: Literal[True],
     device: Device = None,
 ) -> _Timed: ...
-def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = ...) -> _Array: ...
-def hello(threads: int = 8, device: Device = None) -> None: ...
+def pinned_empty(
+    shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = ...
+) -> _Array: ...
+def hello(threads: SupportsIndex = 8, device: Device = None) -> None: ...
 def version() -> str: ...
 def build_config() -> dict[str, str]: ...
 def device_count() -> int: ...
 def get_num_threads() -> int: ...
-def set_num_threads(threads: int) -> None: ...
-def set_device_memory_limit(bytes: int) -> None: ...
+def set_num_threads(threads: SupportsIndex) -> None: ...
+def set_device_memory_limit(bytes: SupportsIndex) -> None: ...

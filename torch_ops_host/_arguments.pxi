@@ -49,11 +49,12 @@ cdef class _Memory:
     cdef void* pointer  # NULL for an empty array
 
     def __cinit__(self, array, bint writable=False):
-        # As bytes: the buffer protocol has no name for every dtype.
+        # As bytes: the buffer protocol has no name for every dtype. A subclass may view otherwise.
         flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0)
         if array.size == 0:
             return  # no memory, and no view of another dtype
-        PyObject_GetBuffer(array.reshape(-1).view(numpy.uint8), &self.view, flags)
+        plain = array.view(numpy.ndarray).reshape(-1)
+        PyObject_GetBuffer(plain.view(numpy.uint8), &self.view, flags)
         self.pointer = self.view.buf
 
     def __dealloc__(self):
@@ -201,7 +202,7 @@ cdef _give(op, int32_t status, result, out, return_time, float milliseconds, ind
     if status != capi.TORCH_OPS_SUCCESS:
         _raise(op, status, index, mode)
     if out is not None and result is not out:
-        out[...] = result
+        out.view(numpy.ndarray)[...] = result
         result = out
     return (result, milliseconds) if return_time else result
 

@@ -142,7 +142,7 @@ def pinned_empty(shape, dtype=numpy.float64):
     A GPU reads and writes it without staging copies. Plain memory where there is no GPU.
 
     Args:
-        shape: An integer or a tuple.
+        shape: An integer, or a sequence of integers.
         dtype: A NumPy dtype without Python objects.
 
     Returns:
@@ -163,7 +163,7 @@ def pinned_empty(shape, dtype=numpy.float64):
         raise ValueError(f"{op}: shape must have no negative sizes, but it is {shape}.")
     bytes = math.prod(shape) * dtype.itemsize
     if bytes == 0:
-        return numpy.empty(shape, dtype)
+        return _take_out(op, None, shape, dtype, ())
     if bytes > sys.maxsize:
         raise MemoryError(f"{op}: {bytes} bytes of host memory are asked for.")
     return numpy.ndarray(shape, dtype, _PinnedMemory(bytes))

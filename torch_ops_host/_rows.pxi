@@ -55,15 +55,16 @@ def gather(source, index, *, batch_dims=0, mode="raise", fill_value=None, out=No
     Args:
         source: An array, or what has a buffer, of float16, bfloat16 (of ml_dtypes), float32,
             float64 or an integer dtype. One that is strided, unaligned or in another byte order is
-            copied first.
+            copied first. Masks of masked arrays are ignored, here and in the other arguments.
         index: An array of any integer dtype except uint64; int32 and int64 are used as they are,
             others converted. Its first ``batch_dims`` axes are as long as the source's. Entries are
             between 0 and ``source.shape[batch_dims] - 1``.
         batch_dims: How many leading axes source and index share.
         mode: What an entry out of range is: "raise", an error; "wrap", the row modulo the size;
-            "clip", the nearest row; "fill", none, so that ``fill_value`` is written, and -1 is the
-            last row; "from_end", as "raise", but -1 is the last row; "unchecked", a promise that
-            there is none.
+            "clip", the nearest row; "fill", none, so that ``fill_value`` is written; "from_end", an
+            error as for "raise"; "unchecked", a promise that there is none. For "fill" and
+            "from_end" entries down to ``-size`` are in range and count from the end: -1 is the last
+            row.
         fill_value: What "fill" writes: a number that the source's dtype has, an int for integers;
             None for 0. Only for "fill".
         out: An array for the result, of its shape and dtype, with any strides.

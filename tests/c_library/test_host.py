@@ -362,6 +362,15 @@ def test_out(device: Any) -> None:
     np.testing.assert_array_equal(values, wanted)
 
 
+def test_masks_are_ignored(device: Any) -> None:
+    source = np.ma.masked_less(make((8, 3), "float32"), 0)
+    for whole in (np.ma.masked_all((5, 3), np.float32), np.ma.masked_all((5, 6), np.float32)):
+        out = whole[:, :: whole.shape[1] // 3]
+        assert host.gather(source, [3, 0, 7, 7, 2], out=out, device=device) is out
+        np.testing.assert_array_equal(out.data, source.data[[3, 0, 7, 7, 2]])
+        assert out.mask.all()
+
+
 def test_return_time(device: Any) -> None:
     source, index = make((1000, 3), "float32"), picks((500,), 1000)
     for call in (

@@ -287,6 +287,7 @@ def test_pinned_empty() -> None:
         (host.pinned_empty, 1.5, TypeError, "each size of shape must be an int, but it is 1.5"),
         (host.pinned_empty, (2**31, 2**31), MemoryError, f"{2**65} bytes of host memory"),
         (host.pinned_empty, 2**50, MemoryError, ""),
+        (host.pinned_empty, (2**70, 0), ValueError, rf"have the shape \({2**70}, 0"),
     ],
 )
 def test_wrong_arguments(

@@ -62,10 +62,21 @@ def test_size_and_form(tree: Path) -> None:
 
 def test_names_that_are_refused(tree: Path) -> None:
     before = files(tree)
-    for name in ("relu", "Softplus", "soft-plus", "2x", "soft__plus"):
+    for name, reason in (
+        ("relu", "torch_ops has relu, relu_"),
+        ("softmax", "torch_ops has softmax"),
+        ("leaky_relu", "torch_ops has leaky_relu, leaky_relu_"),
+        ("embedding", "torch_ops has Embedding, embedding"),
+        ("replacement", "torch_ops has Replacement"),
+        ("common", "there is src/common"),
+        ("errors", "there is torch_ops/errors.py"),
+        ("compat", "there is torch_ops/compat"),
+        *((name, "is a word of Python or C++") for name in ("class", "int", "abs", "template")),
+        *((name, "is not a name") for name in ("Softplus", "soft-plus", "2x", "soft__plus")),
+    ):
         result = new_op(tree, name)
         assert result.returncode != 0
-        assert name in result.stdout
+        assert f"{name!r} " in result.stdout and reason in result.stdout
     assert files(tree) == before
 
 

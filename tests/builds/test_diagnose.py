@@ -165,6 +165,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
         r"module torch_ops\.ops\.toy is missing",
         "git -C ",
     ),
+    "new op": (
+        lambda toy: (toy / "torch_ops/ops/toy.py").write_text("import torch_ops._ext.newer"),
+        r"module torch_ops\._ext\.newer is missing",
+        "make -C ",
+    ),
     "module empty": (
         lambda toy: module_file(toy).write_bytes(b""),
         "module for toy is damaged",

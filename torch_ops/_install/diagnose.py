@@ -62,10 +62,14 @@ def load_extensions() -> None:
 
 
 def explain_missing(error: ModuleNotFoundError) -> InstallationError:
-    """The error to raise where a Python file of the package is missing: in a half-copied folder."""
-    mend = None
-    if _is_checkout():
-        root = shlex.quote(str(_ROOT))
+    """The error to raise where a module is missing: of a new op, or in a half-copied folder."""
+    package, _, name = str(error.name).rpartition(".")
+    root = shlex.quote(str(_ROOT))
+    if not _is_checkout():
+        mend = None
+    elif package == "torch_ops._ext":
+        mend = f"Build it:\n    make -C {root} build OP={name} PYTHON={_PYTHON}"
+    else:
         mend = f"Copy its sources again. Where git has them:\n    git -C {root} restore torch_ops"
     return InstallationError(_report(_Problem(f"Its module {error.name} is missing.", mend)))
 

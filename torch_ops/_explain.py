@@ -21,6 +21,16 @@ H200 = {
     "multiprocessors": 132,
     "compute_capability": 90,
 }
+# Which options an op takes.
+_ALL = {"op", "dtype", "shape", "to", "dim", *H200}
+_SUMS = _ALL | {"shared_index", "deterministic", "plan"}
+_OPTIONS = {
+    "scatter_add": _SUMS,
+    "scatter_add_": _SUMS,
+    "scatter": _SUMS | {"reduce", "positions"},
+    "gather": _ALL,
+    "ways": {"op"},
+}
 EXAMPLES = """examples:
   python -m torch_ops explain scatter_add float32 16x120000x4 30000
   python -m torch_ops explain scatter_add bfloat16 65536x64 1000000 --deterministic
@@ -39,6 +49,11 @@ def _limit(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,17}", text):
         raise argparse.ArgumentTypeError(f"it must be an integer above 0, not {text!r}")
     return int(text)
+
+
+def _capability(text: str) -> int:
+    """90, from 9.0 or from 90."""
+    return _limit(re.sub(r"^(\d+)\.(\d)$", r"\1\2", text))
 
 
 def _dtype(text: str) -> torch.dtype:
@@ -161,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("op", choices=["scatter_add", "scatter_add_", "scatter", "gather", "ways"])
+    parser.add_argument("op", choices=_OPTIONS)
     parser.add_argument("dtype", type=_dtype, nargs="?")
     parser.add_argument("shape", type=_shape, nargs="?", help="of the values, or of the source")
     parser.add_argument(
@@ -180,8 +195,16 @@ def main(arguments: Sequence[str]) -> int:
         "--positions", action="store_true", help="of amax and amin: a gradient needs them"
     )
     for name in H200:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=_limit, help="of another GPU")
+        kind, form = (_capability, ", as 9.0") if name == "compute_capability" else (_limit, "")
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, help=f"of another GPU{form}")
     asked = parser.parse_args(arguments)
+    for name, value in vars(asked).items():
+        if value != parser.get_default(name) and name not in _OPTIONS[asked.op]:
+            word = name if name in ("dtype", "shape", "to") else f"--{name.replace('_', '-')}"
+            parser.error(f"{asked.op} takes no {word}")
+    if asked.positions and asked.reduce == "sum":
+        parser.error("--positions is for --reduce amax and --reduce amin")
     if asked.op == "ways":
         print(ways_table(), end="")
         return 0
@@ -219,5 +242,6 @@ def main(arguments: Sequence[str]) -> int:
             limits=limits,
         )
     print(_report(plan))
-    print(f"gpu        {whose}" + (f", but {given}" if given else ""))
+    but = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
+    print(f"gpu        {whose}" + (f", but {but}" if but else ""))
     return 0

@@ -40,7 +40,7 @@ def test_gather(capsys: pytest.CaptureFixture[str]) -> None:
 def test_whose_limits(capsys: pytest.CaptureFixture[str]) -> None:
     told = report(capsys, "scatter_add", "float32", "384000", "1000", "--shared-bytes", "3999")
     whose = "H200" if not torch.cuda.is_available() else torch.cuda.get_device_name()
-    assert whose in told["gpu"] and "'shared_bytes': 3999" in told["gpu"]
+    assert whose in told["gpu"] and told["gpu"].endswith(", but shared bytes 3999")
     assert told["way"] == "entries"  # no room for a table
 
 
@@ -60,6 +60,14 @@ def test_whose_limits(capsys: pytest.CaptureFixture[str]) -> None:
         ("scatter_add", "float32", "3x4", f"{2**70}"),
         ("scatter", "float32", "1000x4", "5", "--multiprocessors", "0"),
         ("gather", "float32", "1000x4", "5", "--l2-bytes", "-1"),
+        ("gather", "float32", "1000x4", "5", "--compute-capability", "9.x"),
+        ("scatter_add", "float32", "1000x4", "5", "--reduce", "amax"),
+        ("scatter", "float32", "1000x4", "5", "--positions"),
+        ("gather", "float32", "1000x4", "5", "--reduce", "amax"),
+        ("gather", "float32", "1000x4", "5", "--plan"),
+        ("gather", "float32", "1000x4", "5", "--deterministic"),
+        ("ways", "float32"),
+        ("ways", "--plan"),
     ],
 )
 def test_what_cannot_be_read(
@@ -68,6 +76,13 @@ def test_what_cannot_be_read(
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2 and "error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("capability", ["90", "9.0"])
+def test_compute_capability(capability: str, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ("scatter", "float32", "1000x4", "5", "--reduce", "amax", "--positions")
+    told = report(capsys, *call, "--compute-capability", capability)
+    assert told["gpu"].endswith(", but compute capability 90")
 
 
 def test_from_the_command_line() -> None:

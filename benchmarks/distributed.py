@@ -35,7 +35,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
 import torch_ops
-from benchmarks._measure import Bar, Wrong, argument_parser, must_equal, relative_error
+from benchmarks._measure import (
+    Bar,
+    Wrong,
+    argument_parser,
+    must_equal,
+    positive,
+    relative_error,
+)
 from benchmarks._measure.run import describe_machine
 from torch_ops.distributed import ShardedTable
 
@@ -412,7 +419,7 @@ def main() -> int:
     parser = argument_parser("distributed", __doc__.splitlines()[0])
     parser.add_argument(
         "--ranks",
-        type=int,
+        type=positive,
         metavar="N",
         help="how many to start (default: 2, or 1 where there is one GPU); those that there is no "
         "GPU for share one, over gloo, and are checked but not judged",

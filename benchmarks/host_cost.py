@@ -25,7 +25,7 @@ from torch import Tensor
 
 import torch_ops
 from benchmarks._activations import ops as activation_ops
-from benchmarks._measure import Bar, argument_parser
+from benchmarks._measure import Bar, argument_parser, positive
 from benchmarks._measure.run import describe_machine
 from benchmarks._measure.timing import turns
 
@@ -328,8 +328,8 @@ def plot(data: dict[str, Any], path: Path) -> Path:
 
 def main() -> int:
     parser = argument_parser("host_cost", __doc__ or "")
-    parser.add_argument("--calls", type=int, default=200, help="calls a round")
-    parser.add_argument("--rounds", type=int, default=75)
+    parser.add_argument("--calls", type=positive, default=200, help="calls a round")
+    parser.add_argument("--rounds", type=positive, default=75)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device is visible. To measure the CPU: --device cpu")

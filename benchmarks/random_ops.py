@@ -30,6 +30,7 @@ from benchmarks._measure import (
     Result,
     argument_parser,
     plot_ratios,
+    positive,
     relative_error,
 )
 from benchmarks.random_shapes import CASE_SECONDS, LEAST
@@ -336,7 +337,9 @@ def draw(kinds: list[str], seed: int) -> Iterator[tuple[str, str]]:
 def main() -> int:
     parser = argument_parser("random_ops", __doc__ or "")
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default: 0)")
-    parser.add_argument("--cases", type=int, help="how many are drawn (default: 400; quick: 40)")
+    parser.add_argument(
+        "--cases", type=positive, help="how many are drawn (default: 400; quick: 40)"
+    )
     parser.add_argument(
         "--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of calls (default: all)"
     )

@@ -21,7 +21,7 @@ import torch
 from benchmarks._gather import backward, forward
 from benchmarks._gather.backward import Slow
 from benchmarks._gather.cases import Case
-from benchmarks._measure import Bar, Benchmark, Result, argument_parser, plot_ratios
+from benchmarks._measure import Bar, Benchmark, Result, argument_parser, plot_ratios, positive
 
 # Small calls are timed to some percent; a case below this is slower in another run too, mostly.
 LEAST = 0.95
@@ -85,7 +85,9 @@ def run_case(case: Case, result: Result, bench: Benchmark, slow: Slow) -> None:
 def main() -> int:
     parser = argument_parser("random_shapes", __doc__ or "")
     parser.add_argument("--seed", type=int, default=0, help="of the shapes (default: 0)")
-    parser.add_argument("--cases", type=int, help="how many are drawn (default: 400; quick: 40)")
+    parser.add_argument(
+        "--cases", type=positive, help="how many are drawn (default: 400; quick: 40)"
+    )
     options = parser.parse_args()
     if options.cases is None:
         options.cases = 40 if options.quick else 400

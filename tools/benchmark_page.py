@@ -138,6 +138,16 @@ def figures_beside_time(
     }
 
 
+def read_run(path: Path) -> dict[str, Any]:
+    """What a benchmark has saved."""
+    try:
+        run: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        run["benchmark"], run["machine"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refusal(f"{path} does not hold the figures of a benchmark: {error!r}") from error
+    return run
+
+
 def keep(run: dict[str, Any], commit: str | None) -> Path:
     """Writes what the documents need of a run to benchmarks/results."""
     machine = run["machine"]
@@ -467,7 +477,7 @@ def main() -> None:
     parser.add_argument("--commit", help="what was measured, where the figures do not say it")
     options = parser.parse_args()
     for path in options.runs:
-        print(f"kept: {keep(json.loads(path.read_text('utf-8')), options.commit)}")
+        print(f"kept: {keep(read_run(path), options.commit)}")
     for path, text in documents(kept_runs()).items():
         path.write_text(text, "utf-8")
         print(f"written: {path}")

@@ -14,7 +14,7 @@ from benchmarks._measure.figures import (
     relative_error,
 )
 from benchmarks._measure.plot import plot_ratios
-from benchmarks._measure.run import Benchmark, argument_parser
+from benchmarks._measure.run import Benchmark, argument_parser, positive
 
 __all__ = [
     "Bar",
@@ -27,5 +27,6 @@ __all__ = [
     "argument_parser",
     "must_equal",
     "plot_ratios",
+    "positive",
     "relative_error",
 ]

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,25 @@ class DeviceLost(Exception):
     """After an error such as an illegal access no call on the device works any more."""
 
 
+def positive(text: str) -> int:
+    """The type of an option that counts something."""
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"it must be an integer above 0, not {text!r}")
+    return int(text)
+
+
+def folder(text: str) -> Path:
+    """The type of an option for results: made before the run, which would be in vain without."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text} cannot be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written to")
+    return path
+
+
 def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(
@@ -122,7 +142,7 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
     )
     parser.add_argument("--quick", action="store_true", help="a subset that takes under a minute")
     parser.add_argument(
-        "--out", type=Path, default=Path("build/bench"), help="where figures and plot go"
+        "--out", type=folder, default="build/bench", help="where figures and plot go"
     )
     parser.add_argument(
         "--filter", nargs="+", metavar="TEXT", help="only cases whose name contains one of these"
@@ -139,7 +159,7 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
         "--device", choices=["cuda", "cpu"], default="cuda", help="what is measured (default: cuda)"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="of the CPU (default: torch's own choice)"
+        "--threads", type=positive, metavar="N", help="of the CPU (default: torch's own choice)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="shrinks the shapes, to try the script itself"

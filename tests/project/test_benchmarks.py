@@ -170,6 +170,23 @@ def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_p
     assert (tmp_path / f"{name}.png").stat().st_size > 0
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--threads", "0", "it must be an integer above 0, not '0'"),
+        ("--threads", "-2", "it must be an integer above 0, not '-2'"),
+        ("--out", "/dev/null/there", "/dev/null/there cannot be made"),
+    ],
+)
+def test_wrong_options(
+    measure: ModuleType, option: str, value: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        measure.argument_parser("trial", "").parse_args([f"{option}={value}"])
+    assert stopped.value.code == 2
+    assert f"error: argument {option}: {reason}" in capsys.readouterr().err
+
+
 # ---- runs that are kept --------------------------------------------------------------------------
 
 
@@ -236,6 +253,17 @@ def test_a_run_that_is_kept_shows_its_losses_first(
     run["options"]["scale"] = "0.02"
     with pytest.raises(SystemExit, match="trial"):
         pages.keep(run, "0123456789")
+
+
+@pytest.mark.parametrize("text", [None, "no figures", "[]", "{}"])
+def test_a_file_without_figures_is_refused(
+    pages: ModuleType, text: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(pages.Refusal, match=r"run\.json does not hold the figures of a benchmark"):
+        pages.read_run(path)
 
 
 def block(comment: str, text: str = "by hand") -> str:

@@ -31,8 +31,9 @@ ifeq ($(found),torch)
   RUN := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
 else
   ifeq ($(filter file,$(origin PYTHON))$(filter own,$(found)),)
-    $(if $(filter-out help clean,$(MAKECMDGOALS)),$(error $(PYTHON) has no torch. \
-      Install $(TORCH) there, or leave PYTHON out: then .venv is made))
+    $(if $(filter-out help clean,$(MAKECMDGOALS)),$(error $(PYTHON) \
+      $(if $(shell command -v $(PYTHON)),has no torch. Install $(TORCH) there,is not there. Name another), \
+      or leave PYTHON out: then .venv is made))
   endif
   RUN := PYTHONPATH="$(CURDIR)" $(VENV)/bin/python
   # A stamp for each step, so that a second call does nothing twice. What a build needs is part of
@@ -70,15 +71,13 @@ new-op: ## write the files of a new elementwise op: make new-op NAME=softplus
 	$(if $(NAME),,$(error make new-op NAME=<name of the op>))
 	$(RUN) tools/new_op.py $(NAME)
 
-demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
-	@$(call needs,numpy rich matplotlib)
+demo: needs-demo $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	$(RUN) examples/g2_energies/train.py
 
-test: $(BUILT) $(INSTALLED) ## run the tests, all but the slow ones
-	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core yaml build towncrier twine)
+test: needs-test $(BUILT) $(INSTALLED) ## run the tests, all but the slow ones
 	OMP_WAIT_POLICY=passive $(RUN) -m pytest $(in_parallel) $(TEST_ARGS)
 
-bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
+bench: needs-bench $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
 	@mkdir -p $(BENCH_OUT)
 	for file in benchmarks/[a-z]*.py; do \
 	  $(RUN) -m "benchmarks.$$(basename "$$file" .py)" --out $(BENCH_OUT); \
@@ -130,8 +129,7 @@ format: $(INSTALLED) ## bring all files into the form that lint checks
 	$(RUN) -m ruff format .
 	$(RUN) -c 'from clang_format import clang_format; clang_format()' -i $(CXX_FILES)
 
-docs: $(BUILT) $(INSTALLED) $(DOCS_TOOLS) ## build the documentation site, build/docs; a warning is an error
-	@$(call needs,sphinx furo myst_parser sphinx_copybutton matplotlib numpy)
+docs: needs-docs $(BUILT) $(INSTALLED) ## build the documentation site, build/docs; a warning is an error
 	@rm -rf build/docs
 	$(RUN) -m sphinx -q -W --keep-going -E -b html -c docs/site -d build/docs_doctrees . build/docs
 	@echo "The site begins with build/docs/index.html; a browser needs no server to show it."
@@ -150,6 +148,16 @@ CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests torch_
 in_parallel = $(shell $(RUN) -c 'import importlib.util as u, os; \
   workers = min(len(os.sched_getaffinity(0)), 4); \
   print(f"-n {workers} --dist loadfile" if workers > 1 and u.find_spec("xdist") else "")')
+
+# Before a build of minutes, but after what is installed into .venv.
+NEEDED_demo := numpy rich matplotlib
+NEEDED_test := pytest hypothesis expecttest numpy matplotlib rich cuda.core yaml build towncrier twine
+NEEDED_bench := numpy matplotlib
+NEEDED_docs := sphinx furo myst_parser sphinx_copybutton matplotlib numpy
+.PHONY: needs-demo needs-test needs-bench needs-docs
+needs-docs: $(DOCS_TOOLS)
+needs-demo needs-test needs-bench needs-docs: needs-%: $(INSTALLED)
+	@$(call needs,$(NEEDED_$*))
 
 # Says in one line what an environment that is not ours to install into lacks.
 needs = $(RUN) -c 'import importlib.util as u, sys; \

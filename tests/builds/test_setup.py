@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -375,3 +376,21 @@ def test_cython_is_missing(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(setup_py.setup_c_library, "has_cython", lambda: False)
     with refused("pip install cython"):
         setup_py.configure({"PATH": os.environ["PATH"]})
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "docs"])
+def test_make_sees_what_is_missing_before_it_builds(target: str, tmp_path: Path) -> None:
+    python = write_script(tmp_path / "python", "echo torch")  # one that has it
+    printed = make("--dry-run", "--always-make", f"PYTHON={python}", target).stdout
+    assert 0 < printed.index("lacks: ") < printed.index("setup.py build_ext")
+
+
+def test_make_with_a_python_that_is_not_there() -> None:
+    printed = make("test", "PYTHON=nosuchpython").stderr
+    assert "nosuchpython is not there. Name another, or leave PYTHON out" in printed

@@ -173,6 +173,8 @@ def error_of(call: Any) -> tuple[type, str]:
         lambda x, i: torch_geometric.utils.scatter(x, i, dim=2),
         lambda x, i: torch_geometric.utils.scatter(x, i, reduce="median"),
         lambda x, i: torch_geometric.utils.softmax(x),
+        lambda x, i: torch_geometric.utils.softmax(x, i[0]),
+        lambda x, i: torch_geometric.utils.softmax(x, torch.stack([i, i, i])),
         lambda x, i: torch_geometric.utils.segment(x, i, "median"),
         lambda x, i: SAGEConv(3, 2)(x, torch.stack([i + 3, i])),
         lambda x, i: SAGEConv(3, 2)(x, torch.stack([i - 1, i])),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch_ops.compat import pyg
 pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
 
 from pyg_message_layers import CASES, NODES, edges_on, messages
-from torch_geometric.nn import GraphConv, SAGEConv, SimpleConv
+from torch_geometric.nn import GATv2Conv, GraphConv, SAGEConv, SimpleConv
 from torch_geometric.typing import OptTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -102,6 +104,20 @@ def test_forms_of_messages() -> None:
             assert (messages.factor_of(function) is not None) == (name in taken), name
 
 
+def test_a_file_that_was_changed(tmp_path: Path) -> None:
+    """The text is no longer that of the function that runs."""
+    file = tmp_path / "layers.py"
+    text = 'class Layer:\n    def message(self, x_j, w):\n        """Two\n        lines."""\n'
+    text += "        return {} * x_j\n"
+    module: dict[str, Any] = {}
+    exec(compile(text.format("w"), str(file), "exec"), module)
+    for factor in ("w", "2 * w", "w.abs()", "w"):
+        file.write_text(text.format(factor))
+        linecache.clearcache()
+        is_taken = messages.factor_of(module["Layer"].message) is not None
+        assert is_taken == (factor == "w"), factor
+
+
 def test_errors_of_a_factor_are_where_its_text_is() -> None:
     factor = messages.factor_of(Forms.weighted).factor
     with pytest.raises(AttributeError) as error:
@@ -162,6 +178,26 @@ def test_two_kinds_of_nodes(
     wanted = layer(x, edges, size=sizes)
     with pyg.enable():
         torch.testing.assert_close(layer(x, edges, size=sizes), wanted)
+    assert len(kernels) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **how: SAGEConv((8, 3), 4, **how),
+        lambda **how: GATv2Conv((8, 3), 4, add_self_loops=False, **how),
+    ],
+)
+def test_pairs_in_the_other_flow(
+    make: Any, way: str, kernels: list[Any], device: torch.device
+) -> None:
+    """An edge carries features of the first of a pair in either flow."""
+    torch.manual_seed(0)
+    layer, edges = make(flow="target_to_source").to(device), edges_on(device)
+    x = torch.randn(NODES, 8, device=device), torch.randn(NODES, 3, device=device)
+    wanted = layer(x, edges)
+    with pyg.enable():
+        torch.testing.assert_close(layer(x, edges), wanted)
     assert len(kernels) == 1
 
 

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
 from torch_ops.compat import pyg
 
@@ -56,7 +57,7 @@ HOOKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hook", [*HOOKS, "aggr_module", "explain", "message"])
+@pytest.mark.parametrize("hook", [*HOOKS, "aggr_module", "all modules", "explain", "message"])
 def test_what_would_see_the_messages(hook: str, way: str, kernels: list[Any]) -> None:
     layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
     with pyg.enable():
@@ -72,6 +73,10 @@ def test_what_would_see_the_messages(hook: str, way: str, kernels: list[Any]) ->
             seen: list[Any] = []
             if hook == "aggr_module":
                 handle = layer.aggr_module.register_forward_hook(lambda *args: seen.append(args))
+            elif hook == "all modules":
+                handle = register_module_forward_hook(
+                    lambda module, *args: seen.append(args) if module is layer.aggr_module else None
+                )
             else:
                 register = getattr(layer, f"register_{hook}_hook")
                 handle = register(lambda *args: seen.append(args))
@@ -128,6 +133,7 @@ def test_methods_that_are_replaced_later(
         lambda x, edges: SAGEConv(8, 2)(x, edges, size=(3, NODES)),
         lambda x, edges: GraphConv(8, 2)(x, edges, torch.rand(3)),
         lambda x, edges: GraphConv(8, 2)((x, x[:2]), edges),
+        lambda x, edges: SAGEConv(8, 2, flow="target_to_source")((None, x), edges),
     ],
 )
 def test_errors_are_theirs(call: Any, way: str) -> None:

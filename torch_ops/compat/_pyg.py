@@ -125,8 +125,8 @@ def softmax(
     num_nodes: int | None = None,
     dim: int = 0,
 ) -> Tensor:
-    """torch_geometric.utils.softmax by this library; of integers, by their own."""
-    if not src.is_floating_point() or (index is None and ptr is None):
+    """torch_geometric.utils.softmax by this library; what that does not take, by their own."""
+    if not src.is_floating_point() or (ptr is None and (index is None or index.dim() != 1)):
         return _their_softmax(src, index, ptr, num_nodes, dim)
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
         if ptr is not None:

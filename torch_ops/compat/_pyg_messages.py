@@ -13,13 +13,13 @@ import ast
 import functools
 import importlib.util
 import inspect
-import textwrap
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
@@ -71,20 +71,38 @@ def _factor(value: ast.expr | None, name: str) -> ast.expr:
     raise _NotAFactorError
 
 
+def _function(text: ast.FunctionDef, message: types.FunctionType) -> types.FunctionType:
+    """The function of a text, where ``message`` is."""
+    module = ast.fix_missing_locations(ast.Module([text], []))
+    made: dict[str, Any] = {}
+    exec(compile(module, message.__code__.co_filename, "exec"), message.__globals__, made)
+    return made[text.name]
+
+
+def _does(code: types.CodeType) -> tuple[Any, ...]:
+    """What a function does, wherever its text is."""
+    constants = [
+        _does(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts
+    ]
+    return code.co_code, code.co_names, code.co_varnames, code.co_cellvars, constants
+
+
 def factor_of(message: Any) -> Form | None:
     """The form of a ``message``, or None if its text does not show one."""
     if not isinstance(message, types.FunctionType) or message.__closure__:
         return None
     try:
-        lines = textwrap.dedent(inspect.getsource(message))
-        (function,) = ast.parse(lines).body
-    except (OSError, SyntaxError, ValueError):
+        lines = inspect.getsource(message)
+        # Not dedented, which would change texts of several lines.
+        nodes = ast.walk(ast.parse(f"if 1:\n{lines}" if lines[0].isspace() else lines))
+    except (OSError, SyntaxError):
         return None
+    function = next((node for node in nodes if isinstance(node, ast.FunctionDef)), None)
     names = message.__code__.co_varnames[1 : message.__code__.co_argcount]
     carried = [name for name in names if name.endswith(("_i", "_j"))]
     special = {*MessagePassing.special_args, *carried}
     if (
-        not isinstance(function, ast.FunctionDef)
+        function is None
         or function.decorator_list
         or inspect.signature(message).parameters.keys() != {"self", *names}
         or len(carried) != 1
@@ -92,6 +110,13 @@ def factor_of(message: Any) -> Form | None:
         or special & {*names} != {*carried}
     ):
         return None
+    for argument in function.args.args:
+        argument.annotation = None
+    function.returns = None
+    function.args.defaults = []
+    ast.increment_lineno(function, message.__code__.co_firstlineno - function.lineno)
+    if _does(_function(function, message).__code__) != _does(message.__code__):
+        return None  # the file has changed since, or a name is private to the class
     (rows,) = carried
     try:
         for node in ast.walk(function):
@@ -101,17 +126,9 @@ def factor_of(message: Any) -> Form | None:
         return None
     left = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     left |= {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    if rows in left or any(name.startswith("__") for name in left):  # in a class it is another name
+    if rows in left:
         return None
-    for argument in function.args.args:
-        argument.annotation = None
-    function.returns = None
-    function.args.defaults = []
-    ast.increment_lineno(function, message.__code__.co_firstlineno - 1)
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    made: dict[str, Any] = {}
-    exec(compile(module, message.__code__.co_filename, "exec"), message.__globals__, made)
-    factor = made[function.name]
+    factor = _function(function, message)
     factor.__defaults__ = message.__defaults__
     return Form(rows[:-2], tuple(name for name in names if name != rows), factor, message)
 
@@ -330,7 +347,7 @@ def _fused(
     j = 0 if self.flow == "source_to_target" else 1
     x = given.get(form.rows)
     pair = x if isinstance(x, tuple | list) and len(x) == 2 else None
-    x = x if pair is None else pair[j]
+    x = x if pair is None else pair[0]  # in either flow, as theirs
     if not isinstance(x, Tensor) or x.dim() < 2:
         return None
     is_compiling, uses = torch.compiler.is_compiling(), 0
@@ -353,6 +370,7 @@ def _fused(
         or _is_other(type(self))
         or any(getattr(self, hooks) for hooks in _HOOKS)
         or any(getattr(self.aggr_module, hooks) for hooks in _HOOKS_OF_MODULES)
+        or _has_any_global_hook()
     ):
         return None
     sizes = self._check_input(edges, size)

@@ -320,6 +320,13 @@ def test_values_that_lie_in_no_segment(device: torch.device) -> None:
     assert out.tolist() == [-1, 5, 5, 7, -1]
 
 
+def test_rows_without_values(device: torch.device) -> None:
+    indptr = torch.tensor([0, 2, 2, 5], device=device)
+    assert ts.gather_csr(torch.ones(3, 0, device=device), indptr).shape == (5, 0)
+    assert ts.gather_csr(torch.ones(0, 3, device=device), indptr[None]).shape == (0, 5)
+    assert ts.gather_csr(torch.ones(0, 3, device=device), indptr[None][:0]).shape == (0, 0)
+
+
 # ---- softmax and others -------------------------------------------------------------------------
 
 

@@ -176,7 +176,7 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
     if out is not None:
         length = size_of_out("gather_csr", out, src, dim)
     else:
-        length = int(indptr.reshape(-1)[-1]) if src.numel() > 0 else 0
+        length = int(indptr.reshape(-1)[-1]) if src.size(dim) > 0 and indptr.numel() > 0 else 0
     result = torch.ops.torch_ops.gather_csr(
         src, indptr, dim, batch_dims=batch_dims, output_size=length
     )

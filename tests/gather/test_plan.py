@@ -176,6 +176,17 @@ def test_to(device: torch.device) -> None:
             plan.to(device_like)
 
 
+def test_its_numbers_are_ints(device: torch.device) -> None:
+    """Not NumPy's, which cannot be saved, nor a tensor that may be overwritten."""
+    index, size = torch.tensor([[2, 0]], device=device), torch.tensor(5)
+    plan = torch_ops.gather_plan(index, size, dim=np.int64(1), batch_dims=torch.tensor(1))
+    known = [torch_ops.plan_cache(index, number) for number in (np.int32(5), size.clone())]
+    size.fill_(9)
+    for made in (plan, known[1]):
+        numbers = (made.dim_size, made.dim, made.batch_dims)
+        assert all(type(number) is int for number in numbers) and made.dim_size == 5
+
+
 def test_is_frozen_and_shows_no_values(device: torch.device) -> None:
     plan = plan_for(Case((2, 7, 3), (2, 5), batch_dims=1), device, torch.int16)
     assert repr(plan) == (

@@ -233,6 +233,12 @@ def test_second_sight(device: torch.device) -> None:
         torch_ops.plan_cache(index, 5)
 
 
+@pytest.mark.parametrize("index", [[0, 1], None])
+def test_what_is_no_index(index: Any) -> None:
+    with pytest.raises(TypeError, match=r"^plan_cache: index must be a tensor, but (a list|None)"):
+        torch_ops.plan_cache(index, 3)
+
+
 def test_views_of_one_tensor(device: torch.device) -> None:
     """Each access makes a new view: what counts is which part of which tensor it is."""
     edges = torch.tensor([INDEX, INDEX[::-1]], device=device)

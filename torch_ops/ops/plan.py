@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -272,6 +274,7 @@ def gather_plan(
     """
     check_dense("gather_plan", index=index)
     _check_numbers("gather_plan", dim_size, dim, batch_dims)
+    dim_size, dim, batch_dims = _constants(dim_size, dim, batch_dims)
     rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
     return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
 
@@ -283,6 +286,13 @@ def _check_numbers(name: str, dim_size: int, dim: int | None, batch_dims: int) -
         dim=(dim, "an int or None"),
         batch_dims=(batch_dims, "an int"),
     )
+
+
+def _constants(*numbers: Any) -> list[Any]:
+    """NumPy's numbers and tensors as ints, which can be saved and stay; symbols as they are."""
+    if is_compiling() or torch._C._is_tracing():
+        return [*numbers]
+    return [operator.index(n) if isinstance(n, (Integral, Tensor)) else n for n in numbers]
 
 
 def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bool = False) -> None:
@@ -453,6 +463,7 @@ def cached_plan(
     def make(index: Tensor) -> GatherPlan:
         return gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
 
+    dim_size, dim, batch_dims = _constants(dim_size, dim, batch_dims)
     return kept_plan(index, (dim_size, dim, batch_dims), sights, make)
 
 
@@ -473,7 +484,7 @@ def plan_cache(
     freed with its tensor. The index itself is always returned under ``torch.compile``,
     ``torch.func`` and other kinds of tracing, inside ``torch.utils.checkpoint`` and other hooks of
     saved tensors, while a CUDA graph is captured, and for fake and inference tensors. Any number of
-    threads may call.
+    threads may call. ``torch.utils.swap_tensors`` refuses a tensor that is remembered.
 
     Args:
         index: As for :func:`gather_plan`.
@@ -488,7 +499,7 @@ def plan_cache(
         That of a plan, for each index that was seen twice: 8 or 16 bytes per entry.
 
     Raises:
-        TypeError: A number is not an int.
+        TypeError: ``index`` is not a tensor, or a number is not an int.
         IndexError, TypeError, ValueError: As for :func:`gather_plan`, if a plan is made.
 
     Example:
@@ -501,6 +512,7 @@ def plan_cache(
         GatherPlan tensor([1., 0., 2.])
         GatherPlan tensor([1., 0., 2.])
     """
+    check_dense("plan_cache", index=index)
     _check_numbers("plan_cache", dim_size, dim, batch_dims)
     return cached_plan(index, dim_size, batch_dims if dim is None else dim, batch_dims, sights=2)
 

@@ -333,9 +333,10 @@ Tensor root(const Tensor& variance) {
   return at::where(zero, variance, variance.masked_fill(zero, 1).sqrt());
 }
 
-// Is there a true value?
+// Is there a true value? Traced bools are converted: Inductor cannot view them as bytes.
 Tensor any(const Tensor& values, const Target& to) {
-  const Tensor bytes = needs_values_alone(values) ? values.view(at::kByte) : values.to(at::kByte);
+  const bool viewed = needs_values_alone(values) && !values.key_set().has(c10::DispatchKey::Python);
+  const Tensor bytes = viewed ? values.view(at::kByte) : values.to(at::kByte);
   return best(bytes, to, /*largest=*/true).to(at::kBool);
 }
 

@@ -238,3 +238,14 @@ print("torch_ops._inductor" in sys.modules, op in decompositions, op in select_d
 """
     done = run_with_torch("-c", code, cwd=ROOT)
     assert done.stdout.split() == [str(first != "torch_ops"), "True", "True", "True"], done.stdout
+
+
+def test_any_and_all(device: torch.device) -> None:
+    """Bools, which Inductor cannot view as bytes."""
+    values, index = torch.tensor([True, False, False, True], device=device), [0, 0, 1, 3]
+
+    def both(values: Tensor, index: Tensor) -> Tensor:
+        return torch.stack([torch_ops.scatter(values, index, 4, reduce=r) for r in ("any", "all")])
+
+    args = values, torch.tensor(index, device=device)
+    assert torch.equal(torch.compile(both, fullgraph=True)(*args), both(*args))

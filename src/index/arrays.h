@@ -2,7 +2,6 @@
 // of them than the kernels accept.
 #pragma once
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/nonzero.h>
@@ -62,16 +61,6 @@ inline void check_mask(const char* op, const at::Tensor& source, const at::Tenso
         "shape ", mask.sym_sizes(), " is not as long as axis ", axis_name(axes, axis + k),
         " of source, which has size ", source.sym_size(axis + k), ".");
   }
-}
-
-// The check of the user's tensor for index_put_, before a view of it is written to: otherwise
-// several places may share memory.
-inline void check_no_overlap(const at::Tensor& source) {
-  TORCH_CHECK(
-      source.layout() != at::kStrided || at::has_internal_overlap(source) != at::MemOverlap::Yes,
-      "index_put_: elements of source must not share a single memory location, as those of ",
-      "an expanded tensor do, but its shape is ", source.sym_sizes(), " and its strides are ",
-      source.sym_strides(), ". Use source.clone().");
 }
 
 // An index array in the place of `axis`.

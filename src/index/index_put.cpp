@@ -275,7 +275,7 @@ struct IndexPutInplace {
     const Write call{op, /*in_place=*/true, indices, values, front, axes, deterministic};
     points::check_values(op, source, values);
     if (accumulate) check_summable(op, values);
-    check_no_overlap(source);
+    check_no_overlap(op, "source", source);
     if (const auto condition = as_condition(source, call)) {
       if (accumulate) return add_all(source, where_sums(*condition, values));
       Tensor bits = as_bits(source);

@@ -307,7 +307,8 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
       return op.call(source, parsed.arrays(), values, accumulate, parsed.front(), deterministic,
                      parsed.axes(), kName);
     }
-    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(source);
+    // Of a view of it each place may be one.
+    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap("index_put_", "source", source);
     Tensor result = copies ? source.clone() : source;
     Tensor view = parsed.view(result);
     if (fills) {

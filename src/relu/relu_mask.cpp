@@ -62,7 +62,7 @@ struct ReluMaskInplace {
   template <class On>
   static Tensor kernel(Tensor& input, Slope slope) {
     check_floating("_relu_mask_", "input", input);
-    at::assert_no_internal_overlap(input);
+    check_no_overlap(slope ? "leaky_relu_" : "relu_", "input", input);
     return write_with_mask<On>(input, slope, input);
   }
 

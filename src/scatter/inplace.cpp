@@ -83,10 +83,13 @@ template <class On, class Write>
 void write_in_place(Tensor& out, const Tensor& values, const Tensor& index, const SumCall& call,
                     Write&& write) {
   const Tensor to = dense(out);
-  const bool overlaps = at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
-                        out.storage().is_alias_of(index.storage());
-  // Otherwise an entry may be read that has been written to.
-  call_rows<On>(call, values, overlaps ? index.clone() : index, to, std::nullopt, write);
+  // Otherwise what has been written may be read.
+  const auto apart = [&](const Tensor& read) {
+    const bool overlaps = at::get_overlap_status(out, read) != at::MemOverlapStatus::No &&
+                          out.storage().is_alias_of(read.storage());
+    return overlaps ? read.clone() : read;
+  };
+  call_rows<On>(call, apart(values), apart(index), to, std::nullopt, write);
   if (!to.is_same(out)) out.copy_(to);
 }
 
@@ -192,8 +195,7 @@ struct ScatterAddInplace {
   template <class On>
   static void add(Tensor& out, const Tensor& values, const Tensor& index, int64_t batch_dims,
                   std::string_view mode, const SumCall& call) {
-    at::assert_no_internal_overlap(out);
-    at::assert_no_overlap(out, values);
+    check_no_overlap(call.op, "out", out);
     if (!adds_to_out(out)) {
       const Tensor sums = sums_for(call.op, out, values, index, call.axes.dim, batch_dims, mode);
       as_bits(out).add_(as_bits(sums));
@@ -280,7 +282,7 @@ struct ScatterInto {
   static Tensor& kernel(Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
                         int64_t batch_dims, std::string_view reduce, bool include_self) {
     if constexpr (!std::is_same_v<On, OnMeta>) {
-      at::assert_no_internal_overlap(out);
+      check_no_overlap("scatter_", "out", out);
       if (is_made_first(out, values, dim, reduce)) {
         if (reduce == "prod" && include_self) {
           return out.mul_(reduced_alone(out, values, index, dim, batch_dims, reduce));
@@ -288,17 +290,15 @@ struct ScatterInto {
         out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
         return out;
       }
-      const bool overlaps = at::get_overlap_status(out, values) != at::MemOverlapStatus::No;
       const SumCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
-      write_in_place<On>(out, overlaps ? values.clone() : values, index, call,
-                         [&](auto on, const RowsCall& rows, const auto&... errors) {
-                           return dispatch_ordered(out.scalar_type(), [&](auto zero) {
-                             using Value = decltype(zero);
-                             return kernels::scatter_into(on, rows.of<Value, Value>(),
-                                                          into_rule(reduce), include_self,
-                                                          errors...);
-                           });
-                         });
+      write_in_place<On>(
+          out, values, index, call, [&](auto on, const RowsCall& rows, const auto&... errors) {
+            return dispatch_ordered(out.scalar_type(), [&](auto zero) {
+              using Value = decltype(zero);
+              return kernels::scatter_into(on, rows.of<Value, Value>(), into_rule(reduce),
+                                           include_self, errors...);
+            });
+          });
     }
     return out;
   }

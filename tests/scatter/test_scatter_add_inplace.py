@@ -293,10 +293,8 @@ def test_bad_arguments(device: torch.device) -> None:
     out, index = torch.zeros(4, device=device), torch.zeros(2, dtype=torch.int64, device=device)
     with pytest.raises(TypeError, match=r"but out is torch\.float32 and values is torch\.float64"):
         torch_ops.scatter_add_(out, out[:2].double(), index)
-    with pytest.raises(RuntimeError, match="single memory location"):
+    with pytest.raises(RuntimeError, match=r"^scatter_add_: elements of out must not share"):
         torch_ops.scatter_add_(out[:1].expand(4), torch.ones(2, device=device), index)
-    with pytest.raises(RuntimeError, match=r"single memory location|overlap"):
-        torch_ops.scatter_add_(out, out[:2], index)
     with pytest.raises(TypeError, match=r"values must be a tensor.*takes \(out, values, index"):
         torch_ops.scatter_add_(out, [1.0], index)
 

@@ -215,7 +215,7 @@ def test_few_entries_to_many_rows(device: torch.device, dtype: torch.dtype) -> N
 
 def test_shared_memory(device: torch.device) -> None:
     """Values and index may be parts of `out`; they are read before it is written."""
-    for reduce in ("mean", "amax", "prod"):
+    for reduce in ("sum", "mean", "amax", "prod"):
         out = torch.tensor([3, 0, 2, 1], device=device)
         expected = reference(
             out,
@@ -233,6 +233,10 @@ def test_shared_memory(device: torch.device) -> None:
 def test_bad_arguments(device: torch.device) -> None:
     out = torch.zeros(4, device=device)
     index = torch.zeros(2, dtype=torch.int64, device=device)
+    expanded = out[:1].expand(4)
+    for reduce in ("sum", "mean", "amax"):
+        with pytest.raises(RuntimeError, match=r"^scatter_: elements of out must not share"):
+            torch_ops.scatter_(expanded, out[:2].clone(), index, reduce=reduce)
     with pytest.raises(ValueError, match=r'scatter_: reduce must be "sum".*but it is "any"'):
         torch_ops.scatter_(out, out[:2], index, reduce="any")
     with pytest.raises(TypeError, match="scatter_: include_self must be a bool, but a str was"):

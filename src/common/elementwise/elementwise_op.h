@@ -17,7 +17,6 @@
 #pragma once
 
 #include <ATen/Dispatch.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -142,7 +141,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
     template <class On>
     static Tensor& kernel(Tensor& input, P... parameters, O...) {
       if (!is_kernel_float(input)) return Op::other_dtype_(input, parameters...);
-      at::assert_no_internal_overlap(input);
+      check_no_overlap(registration::name_in(kSchema), "input", input);
       call_launch<On>(input, input, parameters...);
       return input;
     }

@@ -41,7 +41,7 @@ void write(const char* op, Tensor& source, TensorList coordinates, const Tensor&
            const Points& points, const ops::Axes& axes) {
   constexpr IndexMode kMode = IndexMode::kFromEnd;
   points::check_axes_not_empty(op, source, points, kMode, axes);
-  at::assert_no_internal_overlap(source);
+  check_no_overlap(op, "source", source);
   Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
       source.storage().is_alias_of(values.storage())) {

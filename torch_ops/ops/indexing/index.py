@@ -255,7 +255,7 @@ def index_put_(
 
 
 def _check_no_overlap(source: Tensor) -> None:
-    """The check of check_no_overlap in src/index/arrays.h; nothing for tensors without strides."""
+    """check_no_overlap of src/common/torch/calls/checks.h; nothing for tensors without strides."""
     if (
         source.layout != torch.strided
         or 0 in source.shape

@@ -366,11 +366,12 @@ def scatter_add_(
         gradient itself. Only the index is saved.
 
     Memory:
-        A copy of values that are not contiguous; and one of ``out`` if it is not contiguous or, on
-        CUDA, does not begin at a multiple of 16 bytes. On the CPU as much as :func:`scatter_add`,
-        without its result; 16-bit floats are rounded once. On CUDA, for 16-bit floats and integers
-        below 32 bits, and if the order of the sums is fixed: as much as :func:`scatter_add`, with
-        its result, which is then added, so a sum of 16-bit floats is rounded twice.
+        A copy of values that are not contiguous or share memory with ``out``; and one of ``out`` if
+        it is not contiguous or, on CUDA, does not begin at a multiple of 16 bytes. On the CPU as
+        much as :func:`scatter_add`, without its result; 16-bit floats are rounded once. On CUDA,
+        for 16-bit floats and integers below 32 bits, and if the order of the sums is fixed: as much
+        as :func:`scatter_add`, with its result, which is then added, so a sum of 16-bit floats is
+        rounded twice.
 
     Determinism:
         As for :func:`scatter_add` of rows that are added in no fixed order: on CUDA the same bits
@@ -382,8 +383,8 @@ def scatter_add_(
             added.
         TypeError: The dtypes differ or are not allowed, or an argument is not a tensor.
         ValueError: The shapes do not fit.
-        RuntimeError: The tensors are on different devices, or ``out`` shares memory with itself or
-            with ``values``, or is a leaf that requires grad.
+        RuntimeError: The tensors are on different devices, or ``out`` is expanded, or is a leaf
+            that requires grad.
 
     Example:
         >>> import torch, torch_ops

@@ -2,6 +2,7 @@
 // its parameter), its value and the allowed values.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
@@ -55,6 +56,15 @@ inline void check_floating(std::string_view op, std::string_view name, const at:
   TORCH_CHECK_TYPE(is_kernel_float(tensor), op, ": ", name,
                    " must be float16, bfloat16, float32 or float64, but it is ",
                    dtype_name(tensor.scalar_type()), ".");
+}
+
+// Of a tensor that is written to.
+inline void check_no_overlap(std::string_view op, std::string_view name, const at::Tensor& tensor) {
+  TORCH_CHECK(
+      tensor.layout() != at::kStrided || at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      op, ": elements of ", name, " must not share a single memory location, as those of an ",
+      "expanded tensor do, but its shape is ", tensor.sym_sizes(), " and its strides are ",
+      tensor.sym_strides(), ". Use ", name, ".clone().");
 }
 
 }  // namespace torch_ops

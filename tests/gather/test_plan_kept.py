@@ -99,6 +99,11 @@ def test_a_state_of_other_sizes(device: torch.device, assign: bool) -> None:
         with pytest.raises(RuntimeError, match="the plan edges of the state_dict was made for oth"):
             other.load_state_dict(state, assign=assign)
         assert torch.equal(other.edges.rows, before)
+    part = state["edges.index"]
+    state["edges.index"] = 1 - part
+    with pytest.raises(RuntimeError, match="or its index, rows and order are not of one plan"):
+        module(dim_size=2, batch_dims=1).load_state_dict(state, assign=assign)
+    state["edges.index"] = part
     state["edges.rows"] = state["edges.rows"][:3]
     with pytest.raises(RuntimeError, match="size mismatch for edges"):
         module(dim_size=2, batch_dims=1).load_state_dict(state, assign=assign)

@@ -142,6 +142,30 @@ def test_arrays_of_numpy_in_any_layout(device: torch.device) -> None:
     assert torch_ops.index(source, np.array([True, False, True])[::-1]).shape == (2, 4)
 
 
+@pytest.mark.usefixtures("every_warning")
+def test_arrays_of_numpy_that_torch_warns_about(device: torch.device) -> None:
+    source = torch.arange(12.0, device=device).view(3, 4)
+    rows, numbers = np.array([2, 0]), np.array([7.0, 8], np.float32)
+    for array in (rows, numbers):
+        array.setflags(write=False)
+    assert torch_ops.index(source, rows).tolist() == source[[2, 0]].tolist()
+    assert torch_ops.index(source, [rows, rows[::-1]]).tolist() == (
+        source[torch.tensor([[2, 0], [0, 2]], device=device)].tolist()
+    )
+    for values in (numbers, [numbers[0], numbers[1]], [np.array(7), np.array(8)]):
+        written = torch_ops.index_put(source, (slice(2), 1), values)
+        assert written[:2, 1].tolist() == [7, 8]
+    with pytest.raises(TypeError, match="but a list was given: "):
+        torch_ops.index(source, [rows, rows[:1]])
+
+
+@pytest.fixture
+def every_warning() -> Iterator[None]:
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
 def test_numbers_of_numpy_make_views(device: torch.device) -> None:
     source = torch.zeros(3, 4, device=device)
     torch_ops.index(source, np.int64(1)).fill_(3)
@@ -282,8 +306,18 @@ def test_bad_arguments(device: torch.device) -> None:
                 for step in (0, -1):
                     with pytest.raises(ValueError, match=f"^index.*: the step .* it is {step}"):
                         function(source, slice(None, None, step))
-                with pytest.raises(TypeError, match=r"^index.*: start, stop and step .* a float"):
-                    function(source, slice(1.0, None))  # type: ignore[misc]
+                for backwards in (np.int64(-1), torch.tensor(-1)):
+                    for at in (slice(None, None, backwards), (slice(None, None, backwards), i)):
+                        with pytest.raises(ValueError, match=r"^index.*: the step .* it is -1"):
+                            function(source, at)
+                for start, what in (
+                    (1.0, "a float"),
+                    (torch.tensor(1.5), "a Tensor"),
+                    (torch.tensor([0, 1]), "a Tensor"),
+                ):
+                    for at in (slice(start, None), (i, slice(start, None))):
+                        with pytest.raises(TypeError, match=f"^index.*: start, .* {what} was"):
+                            function(source, at)
                 for axis, indices in ((0, 2**70), (0, (None, -4)), (1, (i, 4)), (1, (..., 5))):
                     message = f"^index.*: index .* out of range for axis {axis} of source.* size"
                     with pytest.raises(IndexError, match=message):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gathering import Case, sum_tolerance, values_for
@@ -439,6 +440,19 @@ def test_fills_beyond_the_dtype(
     ):
         with pytest.raises(ValueError, match="gather: fill_value must"):
             call()
+
+
+def test_fills_of_numpy(device: torch.device) -> None:
+    source, index = torch.zeros(2, device=device), torch.tensor([5], device=device)
+    for number in (np.float32(1.5), np.longdouble(1.5)):
+        for output in (
+            torch_ops.gather(source, index, mode="fill", fill_value=number),
+            torch_ops.masked_gather(source, source > 0, size=1, fill_value=number),
+            torch_ops.Gather(mode="fill", fill_value=number)(source, index),
+        ):
+            assert output.tolist() == [1.5]
+    with pytest.raises(ValueError, match="fill_value must be a real number"):
+        torch_ops.gather(source, index, mode="fill", fill_value=np.clongdouble(1.5j))
 
 
 def test_plans_take_one_mode(device: torch.device) -> None:

@@ -113,12 +113,23 @@ def checked_fill_value(name: str, fill_value: Number) -> Number:
     """The number as a registered op takes it; raises TypeError or ValueError if none does."""
     if not isinstance(fill_value, _NUMBERS):
         if hasattr(fill_value, "item") and not is_tensor_like(fill_value):
-            return checked_fill_value(name, fill_value.item())  # of NumPy
+            return checked_fill_value(name, _number_of(fill_value))
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
     is_known = not is_dynamo_compiling()  # as in check_kinds
     if is_known and isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
-        raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
+        raise ValueError(
+            f"{name}: fill_value must fit int64 if it is an int, but it is {fill_value}. For a "
+            "source of floats give a float."
+        )
     return fill_value
+
+
+def _number_of(scalar: Any) -> Any:
+    """One of NumPy's as Python's. item() does not convert floats of more than 64 bits."""
+    item = scalar.item()
+    if _numpy is None or not isinstance(item, _numpy.inexact):
+        return item
+    return complex(item) if isinstance(item, _numpy.complexfloating) else float(item)
 
 
 def check_values(name: str, values: Any, dtype: torch.dtype) -> None:
@@ -149,7 +160,7 @@ def check_values(name: str, values: Any, dtype: torch.dtype) -> None:
                 ends = [finite.min(), finite.max()] if finite.size > 0 else []
                 check_values(name, [part.flat[0], *ends], dtype)
     elif is_known and hasattr(values, "item") and not is_tensor_like(values):
-        check_values(name, values.item(), dtype)  # of NumPy
+        check_values(name, _number_of(values), dtype)
 
 
 def _range(dtype: torch.dtype, number: complex) -> str:

@@ -157,7 +157,8 @@ class _RegisteredPlan(nn.Module, GatherPlan):
             if not fits:
                 error_msgs.append(
                     f"the plan {prefix.removesuffix('.')} of the state_dict was made for other "
-                    f"sizes than the module's, {self!r}. Register a plan of its sizes first."
+                    f"sizes than the module's, {self!r}, or its index, rows and order are not of "
+                    "one plan. Register a plan of its sizes first."
                 )
                 return
         super()._load_from_state_dict(
@@ -189,9 +190,16 @@ def plan_arguments(
             "given. Leave it out: the plan has it."
         )
     if not _is_axis(dim, plan, data, picks) or (batch_dims and batch_dims != plan.batch_dims):
+        made = f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
+        if op == "index":
+            raise ValueError(
+                f"{made}index takes one for dim=0. Use torch_ops.gather(source, plan)."
+            )
+        given = [] if dim is None else [f"dim={dim}"]
+        given += [f"batch_dims={batch_dims}"] if batch_dims else []
         raise ValueError(
-            f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
-            f"dim={dim} and batch_dims={batch_dims} were given. Leave both out: the plan has them."
+            f"{made}{' and '.join(given)} was given. Leave out dim and batch_dims: the plan has "
+            "them."
         )
     return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims
 

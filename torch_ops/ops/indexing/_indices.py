@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from types import EllipsisType, NoneType
 from typing import Any, TypeGuard
 
@@ -17,9 +18,10 @@ try:
     import numpy as np
 except ImportError:  # torch works without it, and then no argument is NumPy's
     _NUMPYS: tuple[type, ...] = ()
+    _ARRAYS: tuple[type, ...] = ()
     _NUMPYS_INT: Any = ()
 else:
-    _NUMPYS, _NUMPYS_INT = (np.ndarray, np.generic), (np.integer,)
+    _NUMPYS, _ARRAYS, _NUMPYS_INT = (np.ndarray, np.generic), (np.ndarray,), (np.integer,)
 
 
 def _is_int(item: Any) -> TypeGuard[int]:
@@ -27,26 +29,31 @@ def _is_int(item: Any) -> TypeGuard[int]:
     return isinstance(item, (int, torch.SymInt))
 
 
-def _holds_tensors(items: list[Any] | tuple[Any, ...]) -> bool:
+def _holds(items: list[Any] | tuple[Any, ...], is_wanted: Callable[[Any], bool]) -> bool:
     for item in items:
         if isinstance(item, (int, float, complex)):
             continue
-        if _holds_tensors(item) if isinstance(item, (list, tuple)) else is_tensor_like(item):
+        if _holds(item, is_wanted) if isinstance(item, (list, tuple)) else is_wanted(item):
             return True
     return False
 
 
 def _as_torch_reads(array: Any) -> Any:
-    """A NumPy array, or a copy of one that torch refuses: a negative stride, swapped bytes."""
-    if array.dtype.isnative and all(stride >= 0 for stride in array.strides):
+    """A NumPy array, or a copy of one that torch refuses or warns about."""
+    if array.dtype.char in "gG":  # more than 64 bits
+        return array.astype("float64" if array.dtype.char == "g" else "complex128")
+    if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
         return array
     return array.astype(array.dtype.newbyteorder("="), order="C")
 
 
 def to_tensor(item: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Converts lists as NumPy does: torch.as_tensor reads tensors of one element as numbers."""
-    if isinstance(item, (list, tuple)) and _holds_tensors(item):
-        return torch.stack([to_tensor(each, device, dtype) for each in item])
+    if isinstance(item, (list, tuple)):
+        if _holds(item, is_tensor_like):
+            return torch.stack([to_tensor(each, device, dtype) for each in item])
+        if _holds(item, lambda each: isinstance(each, _ARRAYS)) and not is_compiling():
+            item = np.array(item)  # torch reads them number by number
     if isinstance(item, _NUMPYS) and not is_compiling():
         item = _as_torch_reads(item)
     return torch.as_tensor(item, dtype=dtype, device=device)
@@ -93,15 +100,23 @@ def _check_int(name: str, item: int, source: Tensor, axis: int) -> None:
         )
 
 
-def _check_slice(name: str, item: slice) -> None:
+def _checked_slice(name: str, item: slice) -> slice:
+    """With the ints of NumPy and of tensors as Python's, unless these are known only later."""
+    numbers: list[Any] = []
     for number in (item.start, item.stop, item.step):
-        if number is not None and not _is_int(number) and not hasattr(number, "__index__"):
-            raise TypeError(
-                f"{name}: start, stop and step of a slice must be ints or None, but "
-                f"{given(number)} was given."
-            )
-    if isinstance(item.step, int) and item.step < 1:
-        raise ValueError(f"{name}: the step of a slice must be 1 or more, but it is {item.step}.")
+        if number is not None and not _is_int(number) and not is_compiling():
+            try:
+                number = operator.index(number)
+            except TypeError as error:
+                raise TypeError(
+                    f"{name}: start, stop and step of a slice must be ints or None, but "
+                    f"{given(number)} was given."
+                ) from error
+        numbers.append(number)
+    step = numbers[2]
+    if isinstance(step, int) and step < 1:
+        raise ValueError(f"{name}: the step of a slice must be 1 or more, but it is {step}.")
+    return slice(*numbers)
 
 
 def _is_whole(item: slice, size: int) -> bool:
@@ -134,7 +149,7 @@ class Parsed:
             elif isinstance(item, (NoneType, bool)):
                 pass
             elif isinstance(item, slice):
-                _check_slice(name, item)
+                item = _checked_slice(name, item)
                 axes += 1
             else:
                 item = _as_array(name, item, source)

@@ -119,6 +119,9 @@ def _as_values(name: str, source: Tensor, values: Any) -> Tensor:
         return values
     try:
         if isinstance(values, (int, float, complex)):
+            is_float = source.is_floating_point() or source.is_complex()
+            if is_float and isinstance(values, int) and values.bit_length() > 63:
+                values = float(values)  # torch takes no larger int
             return source.new_full((), values)
         return to_tensor(values, source.device, source.dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

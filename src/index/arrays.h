@@ -12,6 +12,7 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
+#include "common/torch/registration/layout_errors.h"
 #include "index/points/points.h"
 
 namespace torch_ops {
@@ -48,6 +49,7 @@ inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
 
 inline void check_mask(const char* op, const at::Tensor& source, const at::Tensor& mask,
                        int64_t axis, const ops::Axes& axes) {
+  check_dense(op, "a mask", mask);
   TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
   check_one_device(op, "source", source, "mask", mask);
   check_axes(op, source, axis);

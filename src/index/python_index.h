@@ -254,8 +254,8 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return python_call::not_implemented();
   }
   Tensor array;
-  if (read_array(picks, source, array) && indexing::is_index_dtype(array.scalar_type()) &&
-      array.device() == source.device()) {
+  if (source.dim() > 0 && read_array(picks, source, array) &&
+      indexing::is_index_dtype(array.scalar_type()) && array.device() == source.device()) {
     return python_call::result_of([&] {
       return ops::gather().call(source, array, 0, /*batch_dims=*/0, "from_end", std::nullopt,
                                 "index");
@@ -293,6 +293,7 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
       !read(given[4], deterministic) || !parsed.read(source, given[1])) {
     return python_call::not_implemented();
   }
+  check_dense(kName.data(), "source", source);          // before views and values are made of it
   const bool copies = !kInplace && !parsed.is_plain();  // to write to a view of the copy
   // A number for a whole view, which no kernel reads from the device.
   const bool fills = kInplace && !accumulate && parsed.arrays().empty() &&

@@ -177,8 +177,12 @@ def test_strided_and_expanded_indices(device: torch.device) -> None:
 
 def test_an_index_of_rank_0_and_of_many_axes(device: torch.device) -> None:
     source = torch.ones(5, device=device)
-    with raises(device, r"^gather: index\[\] is 5, out of range for an axis of size 5: it must .*"):
+    with raises(device, r"^gather: index is 5, out of range for an axis of size 5: it must .*"):
         torch_ops.gather(source, torch.tensor(5, device=device))
+    with raises(device, r"^index: the index for axis 1 is 5, out of range for an axis of size 5.*"):
+        torch_ops.index(
+            source[None], (torch.tensor(0, device=device), torch.tensor(5, device=device))
+        )
     index = torch.zeros((1,) * 6 + (2, 3, 2), dtype=torch.int64, device=device)
     index[..., 1, 0, 1] = 5
     entry = r"index\[0, 0, 0, 0, 0, 0, 1, 0, 1\]"

@@ -234,7 +234,15 @@ def test_tensors_that_are_not_dense_are_refused(device: torch.device) -> None:
         "embedding: weight": lambda x: torch_ops.embedding(index, x),
         "index: source": lambda x: torch_ops.index(x, (index,)),
         "scatter_add_: out": lambda x: torch_ops.scatter_add_(x, rows, index),
+        "index_put: source": lambda x: torch_ops.index_put(x, (index, 0), 1.0),
+        "index_put_: source": lambda x: torch_ops.index_put_(x, 0, 1.0),
+        "index_add: values": lambda x: torch_ops.index_add(rows, index, x),
+        "masked_gather: source": lambda x: torch_ops.masked_gather(x, index > 0),
+        "masked_gather: mask": lambda x: torch_ops.masked_gather(rows, x),
+        "masked_scatter: out": lambda x: torch_ops.masked_scatter(rows, index >= 0, out=x),
     }
+    with pytest.raises(TypeError, match=r"^index: a mask must be a dense tensor"):
+        torch_ops.index(rows, (rows == 0).to_sparse())
     for convert, (words, devices) in KINDS.items():
         if device.type not in devices:
             continue

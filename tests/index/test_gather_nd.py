@@ -465,6 +465,9 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.gather_nd(source, index)
     with pytest.raises(IndexError, match=r"index\[0, 0\], for axis 0, is -1,"):
         torch_ops.gather_nd(source, torch.tensor([[-1, 0]], device=device))
+    for at, entry in (([[0], [3]], "1, 0"), ([3], "0")):
+        with pytest.raises(IndexError, match=rf"gather_nd: index\[{entry}\] is 3, out of range"):
+            torch_ops.gather_nd(source, torch.tensor(at, device=device))
     with pytest.raises(IndexError, match="size 0: no entry is allowed"):
         torch_ops.gather_nd(source[:, :0], index)
     filled = torch_ops.gather_nd(source[:, :0], index, mode="fill", fill_value=7)

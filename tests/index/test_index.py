@@ -275,11 +275,46 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.index(source[:0], (i, j))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        torch_ops.index,
+        lambda x, at: torch_ops.index_put(x, at, 1.0),
+        lambda x, at: torch_ops.index_put_(x, at, 1.0),
+        lambda x, at: torch_ops.index_add(x, at, 1.0),
+    ],
+)
+def test_entries_that_no_point_has(call: Any, device: torch.device, sync_mode: None) -> None:
+    """Arrays that broadcast to no points, or rows that there are none of."""
+    source, whole = torch.zeros(3, 4, device=device), slice(None)
+    seven = torch.tensor([7], device=device)
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    for axis, x, indices in (
+        (0, source, (seven, none)),
+        (0, source, (seven[0], none)),
+        (1, source, (none, seven)),
+        (1, source, (torch.zeros(3, dtype=torch.bool, device=device), seven)),
+        (0, source[..., None], (seven, whole, none)),
+        (1, source[None, :0].transpose(0, 1), (whole, seven, 0 * seven)),
+        (0, source.view((3, 4) + (1,) * 18), (seven, none) + (0 * seven,) * 17),
+    ):
+        match = f"the index for axis {axis} is 7, out of range for an axis of size {x.shape[axis]}"
+        with pytest.raises(IndexError, match=match):
+            call(x, indices)
+    with pytest.raises(IndexError, match="is 7, out of range"):
+        call(source[:0], (whole, seven))
+    for indices in ((seven - 5, none), (none, none), (none, -seven // 7)):
+        call(source, indices)
+
+
 def test_bad_arguments(device: torch.device) -> None:
     source = torch.zeros(3, 4, device=device)
     i = torch.tensor([2, 0], device=device)
     with pytest.raises(IndexError, match=r"indices are for more axes \(3\)"):
         torch_ops.index(source, (i, 0, 0))
+    for number in (i, [2, 0], (i,)):
+        with pytest.raises(IndexError, match=r"more axes \(1\) than source with shape \(\) has"):
+            torch_ops.index(source[0, 0], number)
     with pytest.raises(IndexError, match="one ellipsis"):
         torch_ops.index(source, (..., i, ...))
     with pytest.raises(IndexError, match=r"shapes that fit each other, but they are \[2\], \[3\]"):

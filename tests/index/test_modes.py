@@ -343,7 +343,9 @@ def test_batched_by_vmap(device: torch.device) -> None:
         (torch.float16, 1e5, "between -65504 and 65504 for torch.float16"),
         (torch.bfloat16, 1e39, "for torch.bfloat16"),
         (torch.float32, 1e39, "for torch.float32"),
-        (torch.float32, 1j, "must be a real number for torch.float32"),
+        (torch.float32, 2 - 3j, r"must be a real number for torch.float32, but it is \(2-3j\)\."),
+        (torch.int32, 1.0, r"must be an integer for torch.int32, but it is 1\.0\."),
+        (torch.int32, 1e300, r"but it is 1e\+300\."),
     ],
 )
 def test_fill_value_that_does_not_fit(

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -47,6 +48,17 @@ inline bool has_fill(at::ScalarType dtype) {
          (at::isFloatingType(dtype) && dtype != at::ScalarType::Float4_e2m1fn_x2);
 }
 
+// As Python shows a number.
+inline std::string shown_number(const at::Scalar& number) {
+  if (number.isComplex()) {
+    const c10::complex<double> value = number.toComplexDouble();
+    return c10::str("(", value.real(), std::signbit(value.imag()) ? "" : "+", value.imag(), "j)");
+  }
+  std::string text = c10::str(number);
+  const bool is_whole = text.find_first_not_of("-0123456789") == text.npos;
+  return number.isFloatingPoint() && is_whole ? text + ".0" : text;
+}
+
 // Does the dtype fit the mode? Does a fill value that the caller gave fit both?
 inline void check_fill_value(const char* op, IndexMode mode, const std::optional<at::Scalar>& fill,
                              at::ScalarType dtype) {
@@ -59,7 +71,7 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
                     mode_name(static_cast<int64_t>(given)), R"(".)");
   const bool complex = at::isComplexType(dtype);
   TORCH_CHECK_VALUE(complex || !fill->isComplex(), op, ": fill_value must be a real number for ",
-                    dtype_name(dtype), ", but it is ", *fill, ".");
+                    dtype_name(dtype), ", but it is ", shown_number(*fill), ".");
   if (fill->isSymbolic()) return;  // the call with a number checks it
   if (complex || at::isFloatingType(dtype)) {
     double largest = 0;
@@ -74,12 +86,12 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
     TORCH_CHECK_VALUE(fits(value.real()) && fits(value.imag()), op,
                       ": fill_value must be between -", largest, " and ", largest,
                       complex ? " in both parts for " : " for ", dtype_name(dtype), ", but it is ",
-                      *fill, ".");
+                      shown_number(*fill), ".");
     return;
   }
   TORCH_CHECK_VALUE(fill->isIntegral(/*includeBool=*/true), op,
                     ": fill_value must be an integer for ", dtype_name(dtype), ", but it is ",
-                    *fill, ".");
+                    shown_number(*fill), ".");
   AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
                    // Beyond int64 there is only the upper half of uint64's values.
                    using limits = std::numeric_limits<scalar_t>;

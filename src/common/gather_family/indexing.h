@@ -289,7 +289,10 @@ inline std::vector<int64_t> unravel(at::IntArrayRef sizes, int64_t position) {
 
 // An entry of an index of these sizes; `position` counts them in row-major order.
 inline std::string name_entry(const char* op, at::IntArrayRef sizes, int64_t position) {
-  return c10::str(names_of(op).index, at::IntArrayRef(unravel(sizes, position)));
+  const Caller names = names_of(op);
+  std::vector<int64_t> at = unravel(sizes, position);
+  if (names.is_point) at.push_back(0);
+  return at.empty() ? std::string(names.index) : c10::str(names.index, at::IntArrayRef(at));
 }
 
 inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
@@ -309,7 +312,8 @@ inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t
                                    int64_t coordinate, int64_t axis, bool from_end) {
   std::vector<int64_t> at = sizes ? unravel(*sizes, position) : std::vector<int64_t>{position};
   if (from_end) {
-    return c10::str("entry ", at::IntArrayRef(at), " of the index for axis ", axis,
+    const std::string entry = at.empty() ? "" : c10::str("entry ", at::IntArrayRef(at), " of ");
+    return c10::str(entry, "the index for axis ", axis,
                     sizes ? "" : " (counted in row-major order)");
   }
   at.push_back(coordinate);

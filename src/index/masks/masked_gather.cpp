@@ -16,6 +16,7 @@
 #include "common/torch/calls/new_output.h"
 #include "common/torch/registration/batching.h"
 #include "common/torch/registration/derive.h"
+#include "common/torch/registration/layout_errors.h"
 #include "index/masks/mask_launch.h"
 
 namespace torch_ops {
@@ -24,6 +25,7 @@ namespace {
 using at::Tensor;
 
 void check_bools(const Tensor& mask, const char* op = "masked_gather") {
+  check_dense(op, "mask", mask);
   TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, op, ": mask must be bool, but it is ",
                    dtype_name(mask.scalar_type()), ".");
 }
@@ -77,6 +79,7 @@ struct MaskedGather {
   static Tensor compose(const Tensor& source, const Tensor& mask, std::optional<c10::SymInt> size,
                         const at::Scalar& fill_value) {
     check_bools(mask);
+    check_dense("masked_gather", "source", source);
     check_one_device("masked_gather", "source", source, "mask", mask);
     const at::ScalarType dtype = source.scalar_type();
     if (size || indexing::has_fill(dtype)) {  // without size nothing is filled
@@ -168,6 +171,7 @@ struct MaskedScatter {
     const Tensor scattered = op_of<MaskedScatterRows>().call(rows, flags).reshape_symint(sizes);
     if (!base) return scattered;
     const Tensor& out = *base;
+    check_dense(kName, "out", out);
     check_one_device(kName, "rows", rows, "out", out);
     check_same_type(kName, "rows", rows, "out", out);
     TORCH_CHECK_VALUE(out.dim() == static_cast<int64_t>(sizes.size()),

@@ -40,7 +40,7 @@ struct GatherPoints {
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint(sizes, source.options());
     } else {
-      points::check_axes_not_empty(op, source, points, parsed, axes);
+      points::check_entries(op, source, coordinates, points, parsed, axes);
       Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(sizes), source.options());
       const FillPattern fill = indexing::make_fill(parsed, fill_value, source.scalar_type());
       if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row that it could read
@@ -149,6 +149,7 @@ struct RavelMultiIndex {
     const IndexMode parsed = indexing::parse_mode(op, mode);
     points::check_axes(op, axes, coordinates.size());
     if constexpr (!std::is_same_v<On, OnMeta>) {
+      if (output.numel() == 0) points::check_unread(coordinates, sizes, parsed, axes, name);
       if (places == 0) {  // no place for any entry, nor a modulus
         TORCH_CHECK_INDEX(output.numel() == 0 || parsed == IndexMode::kFill, op,
                           ": index has entries, but the sizes of the indexed axes are ", sizes,

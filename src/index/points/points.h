@@ -14,6 +14,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
+#include "common/torch/registration/layout_errors.h"
 #include "index/points/points_call.h"
 
 namespace torch_ops {
@@ -50,6 +51,8 @@ inline std::string_view quiet(int64_t mode) {
 }
 
 inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
+  check_dense(op, "source", source);
+  check_dense(op, "values", values);
   check_same_type(op, "source", source, "values", values);
   check_one_device(op, "source", source, "values", values);
 }
@@ -179,18 +182,36 @@ inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
                     ", but it is ", axes ? axes->size() : 0, ".");
 }
 
-// An index into an axis of size 0 has no row to name.
-inline void check_axes_not_empty(const char* op, const Tensor& source, const Points& points,
-                                 IndexMode mode, const ops::Axes& axes) {
-  if (mode == IndexMode::kFill) return;
-  for (const c10::SymInt& size : points.sizes) {
-    if (size == 0) return;
+// Raises the errors of entries that no row of a call is for, because another array or an axis in
+// front of the arrays has size 0: the kernels do not read them.
+inline void check_unread(at::TensorList coordinates, c10::SymIntArrayRef sizes, IndexMode mode,
+                         const ops::Axes& axes, ops::Name name) {
+  if (!IndexRule(mode, 1).raises()) return;
+  for (size_t j = 0; j < coordinates.size(); ++j) {
+    if (coordinates[j].numel() == 0) continue;
+    const int64_t axis = axis_name(axes, j, static_cast<int64_t>(j));
+    ops::ravel_multi_index().call(coordinates.slice(j, 1), sizes.slice(j, 1),
+                                  indexing::mode_name(static_cast<int64_t>(mode)), axis, name);
   }
-  for (size_t j = 0; j < points.dims.size(); ++j) {
+}
+
+// The errors that kernels do not find. An index into an axis of size 0 has no row to name.
+inline void check_entries(const char* op, const Tensor& source, at::TensorList coordinates,
+                          const Points& points, IndexMode mode, const ops::Axes& axes) {
+  if (mode == IndexMode::kFill) return;
+  const bool no_points =
+      std::find(points.sizes.begin(), points.sizes.end(), 0) != points.sizes.end();
+  for (size_t j = 0; j < points.dims.size() && !no_points; ++j) {
     TORCH_CHECK_INDEX(source.size(points.dims[j]) > 0, op, ": index has entries, but axis ",
                       axis_name(axes, j, points.dims[j]),
                       " of source has size 0: no entry is allowed.");
   }
+  bool unread = no_points;
+  for (const int64_t axis : points.outer_axes()) unread = unread || source.size(axis) == 0;
+  if (!unread) return;
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : points.dims) sizes.push_back(source.sym_size(dim));
+  check_unread(coordinates, sizes, mode, axes ? axes : ops::Axes(points.dims), op);
 }
 
 // ---- The layout ---------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ template <class On>
 void write(const char* op, Tensor& source, TensorList coordinates, const Tensor& values,
            const Points& points, const ops::Axes& axes) {
   constexpr IndexMode kMode = IndexMode::kFromEnd;
-  points::check_axes_not_empty(op, source, points, kMode, axes);
+  points::check_entries(op, source, coordinates, points, kMode, axes);
   check_no_overlap(op, "source", source);
   Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&

@@ -16,6 +16,7 @@ struct Caller {
   std::string_view table = "source";
   std::string_view index = "index";
   bool is_bound = false;  // where something begins or ends: the axis's end is allowed too
+  bool is_point = false;  // the entries of the gather's index are in the last axis of the user's
 };
 
 constexpr Caller kCallers[] = {
@@ -27,7 +28,7 @@ constexpr Caller kCallers[] = {
     {"index_put"},
     {"index_put_"},
     {"index_add"},
-    {"gather_nd"},
+    {"gather_nd", "source", "index", false, true},
     {"batch_gather"},
     {"take_along_dim"},
     {"scatter"},

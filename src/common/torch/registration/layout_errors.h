@@ -45,6 +45,12 @@ inline std::string refusal_of(const c10::IValue& value, bool takes_jagged) {
   return "";
 }
 
+// For compositions, which may call torch's ops before a kernel of ours.
+inline void check_dense(const char* op, const char* name, const at::Tensor& tensor) {
+  if (tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor.is_quantized()) return;
+  TORCH_CHECK_TYPE(false, op, ": ", name, " ", refusal_of(tensor, /*takes_jagged=*/false));
+}
+
 // In the place of an op's kernel for such tensors.
 inline void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet,
                           torch::jit::Stack* stack) {

@@ -416,6 +416,17 @@ def test_more_than_two_to_the_31(device: torch.device, name: str) -> None:
 # ---- Bad input ----------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore")  # of sizes that become constants, and of jit.trace itself
+def test_traced_by_jit(device: torch.device) -> None:
+    def transposed(like: Tensor, values: Tensor, index: Tensor) -> Tensor:
+        return torch_ops.scatter_elements_add(values, index, like.shape, 0)
+
+    like, values = torch.zeros(3, 4, device=device), torch.rand(2, 4, device=device)
+    index = torch.zeros(2, 4, dtype=torch.int64, device=device)
+    traced = torch.jit.trace(transposed, (like, values, index))
+    assert_same(traced(like, values, index + 2), transposed(like, values, index + 2), "traced")
+
+
 def test_bad_arguments(device: torch.device) -> None:
     source = torch.zeros(4, 5, device=device)
     index = torch.zeros(4, 5, dtype=torch.int64, device=device)

@@ -52,6 +52,16 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         lambda s, i: torch_ops.gather_nd(s, i[:, None], "1"),
     ),
     (
+        "softmax: index must be a tensor, but an int was given. torch_ops.softmax takes "
+        "(values, index, dim_size, dim)",
+        lambda s, i: torch_ops.softmax(s, 0),
+    ),
+    (
+        "segment_reduce: offsets must be a tensor, but a str was given. torch_ops.segment_reduce "
+        "takes (values, offsets, reduce)",
+        lambda s, i: torch_ops.segment_reduce(s, "sum", i),
+    ),
+    (
         "gather_plan: dim_size must be an int, but None was given",
         lambda s, i: torch_ops.gather_plan(i, None),
     ),

@@ -88,7 +88,7 @@ def segment_reduce(
         output = _ext.call_reduce(values, offsets, reduce, dim, batch_dims)
         if output is not NotImplemented:
             return output
-    check_dense("segment_reduce", values=values, offsets=offsets)
+    check_dense("segment_reduce", "(values, offsets, reduce)", values=values, offsets=offsets)
     if not isinstance(reduce, str):
         raise TypeError(f"segment_reduce: reduce must be a string, but it is {reduce!r}.")
     check_kinds("segment_reduce", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))

@@ -45,7 +45,7 @@ def _call(
         return op(values, index, dim_size, dim, batch_dims=batch_dims, rows=rows, order=order)
     if index is None:
         raise TypeError(f"{name}: either index or offsets must be given, but neither was.")
-    check_dense(name, index=index)
+    check_dense(name, "(values, index, dim_size, dim)", index=index)
     if dim_size is None:
         dim_size = least_size(index, 1)
     return op(values, index, dim_size, dim, batch_dims=batch_dims)

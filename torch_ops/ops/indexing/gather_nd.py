@@ -46,8 +46,8 @@ def gather_nd(
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
         index: A tensor of at least one axis; uint8, int8, int16, int32 or int64; on the source's
             device. Its last axis contains a point's coordinates: at most one for each axis of the
-            source after the batch axes, and at most 16. Its first ``batch_dims`` axes are as long
-            as the source's. A coordinate must be between 0 and the size of its axis minus 1.
+            source after the batch axes. Its first ``batch_dims`` axes are as long as the source's.
+            A coordinate must be between 0 and the size of its axis minus 1.
         batch_dims: How many leading axes source and index share.
         mode: What a coordinate out of range means, as for :func:`gather`: ``"raise"``,
             ``"wrap"``, ``"clip"``, ``"fill"`` (a point with a coordinate out of range gives

@@ -62,7 +62,8 @@ def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Te
 
     Returns:
         A view of source if there are neither arrays nor masks. Otherwise a new tensor, which is
-        contiguous, unless one array between other axes has its axes moved to the front.
+        contiguous, unless an integer that is apart from the only array moves the array's axes to
+        the front.
 
     Gradient:
         :func:`scatter_add` of ``grad_output``: for one array by the array itself, for several by

@@ -123,7 +123,8 @@ def scatter(
             0 the variance of the entries themselves. Rows of as many entries or fewer are NaN (or
             infinite, which is possible if correction is above 1); so are their gradients.
         dtype: Values are converted to it first, as for ``torch.sum``. Sums, means, ``var`` and
-            ``std`` of 16-bit floats give float32 without a copy of the values.
+            ``std`` of 16-bit floats give float32 without a copy of the values. Sums of integers,
+            also those of ``mean``, wrap in their dtype: give a wider one if they may not fit.
         return_arg: For ``amax`` and ``amin``: whether the positions of the values are returned too.
         sorted: The caller promises that the entries of each batch are in order, as for
             :func:`scatter_add`. ``return_arg`` and the reductions var, std, any and all do not use
@@ -285,7 +286,7 @@ def scatter_(
         dim: The axis of ``out`` to reduce to; negative counts from the end. Default:
             ``batch_dims``.
         reduce: "sum", "mean", "amax", "amin" or "prod", or another name of these, as for
-            :func:`scatter`.
+            :func:`scatter`. Sums of integers, also those of means, wrap in their dtype.
         include_self: Whether the values in ``out`` count.
         batch_dims: How many leading axes the three tensors share.
 

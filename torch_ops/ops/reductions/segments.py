@@ -49,8 +49,9 @@ def segment_reduce(
     Returns:
         A contiguous tensor of the values' dtype and their shape, with the number of segments at
         ``dim``. A segment without entries is 0, or 1 for ``prod``. 16-bit floats are summed and
-        multiplied in float32 and rounded once. Integers wrap, and their means are rounded down. An
-        extreme is NaN where a value is.
+        multiplied in float32 and rounded once. Sums of integers wrap in their dtype, also those of
+        means, which are rounded down: convert values whose sums may not fit. An extreme is NaN
+        where a value is.
 
     Gradient:
         ``sum``: :func:`gather_csr`. ``mean``: the same, over the number of entries. ``amax``,

@@ -106,8 +106,7 @@ def plan_sum(
     }
     limits = limits or H200
     if reduce in ("amax", "amin"):
-        sizes |= {"positions": positions, "compute_capability": limits["compute_capability"]}
-        return dict(ext.plan_best(**sizes))
+        return dict(ext.plan_best(**sizes, positions=positions, **limits))
     # scatter_add_ adds the sums of scatter_add where these must be rounded, or repeatable.
     alone = in_place and real.itemsize >= 4 and not deterministic
     options = {"floats": real.is_floating_point, "repeatable": deterministic, "in_place": alone}

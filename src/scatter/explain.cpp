@@ -67,6 +67,10 @@ Names sorted_kernels(const SumProblem& problem) {
   return names;
 }
 
+Names privatized_kernels(const PrivatizedCut& cut) {
+  return cut.parts == 1 ? Names{"total_kernel"} : Names{"total_kernel", "join_kernel"};
+}
+
 Names kernels(const SumProblem& problem, const SumPlan& plan) {
   switch (plan.way()) {
     case SumWay::kFixedPoint: {
@@ -84,8 +88,7 @@ Names kernels(const SumProblem& problem, const SumPlan& plan) {
       return {"zero_kernel", "claim_kernel", "one by atomics",
               problem.layout.inner == 1 ? "write_pairs_kernel" : "write_kernel"};
     case SumWay::kPrivatized:
-      if (std::get<PrivatizedCut>(plan.cut).parts == 1) return {"sum_kernel"};
-      return {"sum_kernel", "join_kernel"};
+      return privatized_kernels(std::get<PrivatizedCut>(plan.cut));
     case SumWay::kSorted:
       return sorted_kernels(problem);
     default: {
@@ -191,8 +194,9 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
 
 // The same for the largest values, alone or with their positions.
 py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, int64_t outer,
-                   int64_t value_bytes, bool planned, bool positions, int64_t compute_capability) {
-  const DeviceLimits device{0, 0, 0, compute_capability};
+                   int64_t value_bytes, bool planned, bool positions, int64_t shared_bytes,
+                   int64_t l2_bytes, int64_t multiprocessors, int64_t compute_capability) {
+  const DeviceLimits device{shared_bytes, l2_bytes, multiprocessors, compute_capability};
   const SortedTuning& tuned = tuning(device).sorted;
   const BestTuning& best_tuned = tuning(device).best;
   SumProblem problem{lay_out(batch, outer, axis_size, entries, inner)};
@@ -203,22 +207,34 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
                         const Names& kernels) {
     return describe(way, why, guarantee(true, true), scratch, kernels, {});
   };
-  const bool sorts = positions ? planned || pays_to_sort_for_best(problem.layout, device)
-                               : pays_to_sort_for_values(problem.layout, planned, device);
-  if (sorts) {
-    Names kernels = sorted_kernels(problem);
-    int64_t scratch = sorted_scratch(problem);
+  // By positions, which the values are taken by if these alone are wanted.
+  const auto by_positions = [&](const char* way, const std::string& why, int64_t scratch,
+                                Names kernels) {
     if (!positions) {
       kernels.push_back("take_kernel");
       scratch += problem.result_values() * static_cast<int64_t>(sizeof(int64_t));
     }
-    return best("sorted",
-                planned
-                    ? "a plan has the entries in order"
-                    : words("rows of ", tuned.least_best_row, " values or more, ",
-                            tuned.least_best_values, " values or more; or ", best_tuned.least_crowd,
-                            " entries or more to at most ", best_tuned.most_crowded_rows, " rows"),
-                scratch, kernels);
+    return best(way, why, scratch, kernels);
+  };
+  const PrivatizedCut cut = cut_for_best(problem.layout, value_bytes > 4 ? 16 : 8, device);
+  if (cut.fits) {
+    const PrivatizedTuning& t = tuning(device).privatized;
+    return by_positions(
+        "privatized",
+        words("few rows, ", t.entries_per_row, " entries or more for each of a slab's, and ",
+              t.least_values, " values or more"),
+        cut.scratch, privatized_kernels(cut));
+  }
+  const bool sorts = positions ? planned || pays_to_sort_for_best(problem.layout, device)
+                               : pays_to_sort_for_values(problem.layout, planned, device);
+  if (sorts) {
+    return by_positions(
+        "sorted",
+        planned ? "a plan has the entries in order"
+                : words("rows of ", tuned.least_best_row, " values or more, ",
+                        tuned.least_best_values, " values or more; or ", best_tuned.least_crowd,
+                        " entries or more to at most ", best_tuned.most_crowded_rows, " rows"),
+        sorted_scratch(problem), sorted_kernels(problem));
   }
   const int64_t elements = problem.result_values();
   if (positions) {
@@ -260,6 +276,7 @@ void def_explain(py::module_& m) {
   m.def("plan_best", &plan_best, "The same of the largest or smallest values", arg("axis_size"),
         arg("entries"), arg("inner"), py::kw_only(), arg("batch") = 1, arg("outer") = 1,
         arg("value_bytes") = 4, arg("planned") = false, arg("positions") = false,
+        arg("shared_bytes") = 227 << 10, arg("l2_bytes") = 60 << 20, arg("multiprocessors") = 132,
         arg("compute_capability") = 90);
   m.def("ways", &ways, "The table of ways, in order of preference");
 }

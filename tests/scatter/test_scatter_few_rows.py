@@ -136,3 +136,44 @@ def test_sums_of_16_bits_that_stay_in_float32(device: torch.device) -> None:
     sums = torch_ops.scatter(values, index, 12, reduce="sum", dtype=torch.float32)
     assert sums.dtype == torch.float32
     assert_sums(sums[None], exact_sums(values.cpu()[None], index.cpu()[None], 12))
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "dtype", [*FLOATS, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str
+)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_largest_and_smallest(device: torch.device, dtype: torch.dtype, reduce: str) -> None:
+    """Their positions too: the first of equal ones, and NaN before all others."""
+    for slabs, count, rows, width in [(1, 70_001, 31, 3), (3, 20_000, 5, 33), (1, 131_072, 2, 1)]:
+        index = spread_index("uniform", rows, count, slabs)
+        index[index == 1] = 0  # a row without entries
+        values = values_for((slabs, count, width), torch.device("cpu"), dtype)
+        if dtype.is_floating_point:
+            values.mul_(4).round_()  # many are equal
+            values[0, 5] = torch.nan
+        found, where = torch_ops.scatter(
+            values.to(device),
+            index.to(device),
+            rows,
+            dim=1,
+            batch_dims=1,
+            reduce=reduce,
+            return_arg=True,
+        )
+        alone = torch_ops.scatter(
+            values.to(device), index.to(device), rows, dim=1, batch_dims=1, reduce=reduce
+        )
+        assert_same(alone, found, f"{slabs} {count}")
+        assert (where[:, 1] == count).all() and (found[:, 1] == 0).all()
+        for slab, row in [(0, 0), (slabs - 1, rows - 1)]:
+            if row == 1:
+                continue
+            own = (index[slab] == row).nonzero()[:, 0]
+            best = values[slab, own]
+            exact = getattr(best, reduce)(0)
+            torch.testing.assert_close(
+                found[slab, row].cpu(), exact, rtol=0, atol=0, equal_nan=True
+            )
+            first = ((best == exact) | (best != best)).to(torch.uint8).argmax(0)
+            assert torch.equal(where[slab, row].cpu(), own[first])

@@ -481,7 +481,10 @@ def test_paths() -> None:
     assert ways(2**18 - 1, 64) == ["two passes", "one pass"]  # small calls
     assert ways(2**19, 32) == ["sorted", "sorted"]
     assert ways(2**24, 31) == ["two passes", "one pass"]  # short rows
-    assert ways(2**18, 1, 256) == ["sorted", "sorted"]  # few rows
+    assert ways(2**18, 1, 256) == ["sorted", "sorted"]  # rather few rows
+    assert ways(2**17, 1, 32) == ways(2**16, 64, 32) == ["privatized"] * 2  # few rows
+    assert ways(2**16, 64, 32, planned=True) == ["privatized"] * 2
+    assert ways(2**16 - 1, 64, 32) == ["two passes", "one pass"]
     assert ways(2**18 - 1, 1, 256) == ways(2**18, 1, 257) == ["two passes", "one pass"]
     assert ways(2**18, 64, 2**16) == ["sorted", "sorted"]
     assert ways(2**18, 64, 2**16 + 1) == ["sorted", "one pass"]  # few entries per row

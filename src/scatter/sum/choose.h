@@ -138,6 +138,13 @@ inline bool pays_privatized(SumCandidate& c) {
   return values >= std::max(t.least_slab_values, t.values_per_row * rows) && c.privatized().fits;
 }
 
+// By default there must be entries enough to fill the GPU, too.
+inline bool fills_privatized(SumCandidate& c) {
+  const PrivatizedTuning& t = c.tuned.privatized;
+  return c.problem.values() >= t.least_values &&
+         c.problem.entries() >= t.entries_per_row * c.layout.axis_size && pays_privatized(c);
+}
+
 // Of the way few: a row of sums for each entry, of pairs for single values; what is known of it.
 inline int64_t few_scratch(const RowLayout& layout) {
   const int64_t width = std::max<int64_t>(layout.inner, 2);
@@ -247,12 +254,7 @@ inline constexpr SumRow kSums[] = {
            "memory, and entries and four times the sums are ",
            t.fixed_point.least_kept, " or more, which fill the GPU");
      }},
-    {SumWay::kPrivatized,
-     [](SumCandidate& c) {
-       const PrivatizedTuning& t = c.tuned.privatized;
-       return c.layout.inner > 1 && c.problem.values() >= t.least_values &&
-              c.problem.entries() >= t.entries_per_row * c.layout.axis_size && pays_privatized(c);
-     },
+    {SumWay::kPrivatized, [](SumCandidate& c) { return c.layout.inner > 1 && fills_privatized(c); },
      [](const SumTuning& t) {
        const PrivatizedTuning& p = t.privatized;
        return words("the same of rows of several values, if slabs together have ", p.least_values,
@@ -462,6 +464,19 @@ inline bool pays_by_places(int64_t entries, int64_t result_values, const DeviceL
 }
 
 // ---- The largest or smallest values -------------------------------------------------------------
+
+// How the positions of the best values of few rows are found, if that pays. `bytes`: of one and its
+// position.
+inline PrivatizedCut cut_for_best(const RowLayout& layout, int64_t bytes,
+                                  const DeviceLimits& device) {
+  SumProblem problem{layout};
+  problem.value_bytes = problem.sum_bytes = problem.result_bytes = bytes;
+  SumCandidate candidate(problem, device);
+  const bool narrow = layout.inner < candidate.tuned.privatized.wide_row ||
+                      layout.axis_size <= candidate.tuned.best.most_wide_rows;
+  const bool pays = narrow && layout.entries < UINT32_MAX && fills_privatized(candidate);
+  return pays ? candidate.privatized() : PrivatizedCut{};
+}
 
 // Does it pay to sort the entries for the positions of the best values? The alternative is two
 // passes of atomics.

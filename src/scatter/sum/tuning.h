@@ -144,6 +144,8 @@ struct PrivatizedTuning {
 // The largest or smallest values. Figures: docs/internals/log.md, "Largest and smallest values
 // without positions".
 struct BestTuning {
+  // Privatized for at most so many rows that are as wide as PrivatizedTuning says.
+  int64_t most_wide_rows = 64;
   // Sorted if at most so many rows, at which atomics wait for each other...
   int64_t most_crowded_rows = 256;
   // ... take at least so many entries.

@@ -1,9 +1,11 @@
 // Which entry has the best value for each element of scatter's result, as a total of sorted entries
-// (sorted.cuh). No torch.
+// (sorted.cuh), and of few rows (privatized.cuh). No torch.
 #pragma once
 
 #include <cstdint>
 
+#include "common/cuda/ordered_key.cuh"
+#include "common/cuda/vectorized.cuh"
 #include "scatter/cuda/best/arg.cuh"
 #include "scatter/cuda/sorted/sorted.cuh"
 
@@ -80,3 +82,38 @@ struct Best {
 };
 
 }  // namespace torch_ops::sorted
+
+namespace torch_ops::privatized {
+
+// The highest key of a column, and the first entry that has it.
+template <class Value>
+struct Best {
+  static constexpr int kColumns = 1;
+  using Column = Best;
+  struct Options {
+    bool largest;
+    int64_t entries;
+  };
+  static constexpr uint32_t kNone = ~0u;
+  OrderedKey<Value> key = 0;
+  uint32_t place = kNone;
+
+  __device__ __forceinline__ void join(const Best& other) {
+    const bool better =
+        place == kNone || other.key > key || (other.key == key && other.place < place);
+    key = better ? other.key : key;
+    place = better ? other.place : place;
+  }
+  __device__ __forceinline__ void add(const Vector<Value, 1>& value, int64_t at, Options options) {
+    Best other;
+    other.key = ordered_key(value.values[0], options.largest);
+    other.place = static_cast<uint32_t>(at);
+    join(other);
+  }
+
+  __device__ __forceinline__ void write(int64_t* to, Options options) const {
+    *to = place == kNone ? options.entries : place;
+  }
+};
+
+}  // namespace torch_ops::privatized

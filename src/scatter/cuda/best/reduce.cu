@@ -7,6 +7,7 @@
 #include "scatter/cuda/best/arg.cuh"
 #include "scatter/cuda/best/best.cuh"
 #include "scatter/cuda/best/values.cuh"
+#include "scatter/cuda/privatized/privatized_launch.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
 #include "scatter/sum/choose.h"
 
@@ -84,8 +85,12 @@ void find_by_atomics(const ReduceCall<Value, int64_t>& call, bool largest,
 template <class Value>
 void find_positions(const ReduceCall<Value, int64_t>& call, bool largest,
                     const IndexErrorSite& errors) {
-  if (call.plan.rows.data != nullptr ||
-      pays_to_sort_for_best(call.layout, current_device_limits())) {
+  using Best = privatized::Best<Value>;
+  const PrivatizedCut cut = cut_for_best(call.layout, sizeof(Best), current_device_limits());
+  if (cut.fits) {
+    total_privatized<Best>(call, cut, {largest, call.layout.entries}, errors);
+  } else if (call.plan.rows.data != nullptr ||
+             pays_to_sort_for_best(call.layout, current_device_limits())) {
     find_sorted(call, largest, errors);
   } else {
     find_by_atomics(call, largest, errors);
@@ -183,7 +188,9 @@ void find_values(const ReduceCall<Value, Value>& call, bool largest, reduce::For
     return;
   }
   const bool is_planned = call.plan.rows.data != nullptr;
-  if (pays_to_sort_for_values(call.layout, is_planned, current_device_limits())) {
+  const DeviceLimits device = current_device_limits();
+  if (pays_to_sort_for_values(call.layout, is_planned, device) ||
+      cut_for_best(call.layout, sizeof(privatized::Best<Value>), device).fits) {
     take_by_position(call, largest, former, errors);
   } else {
     find_by_comparing(call, largest, former, errors);

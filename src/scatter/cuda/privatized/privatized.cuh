@@ -1,9 +1,10 @@
-// scatter_add to few rows, on raw pointers. Atomics would wait for each other there. No torch.
+// Totals of entries that go to few rows, on raw pointers. Atomics would wait for each other there.
+// No torch.
 //
-// Each lane has a column, or a vector of them, and its own sums of all rows in shared memory, to
-// which nobody else adds: no atomics, and no conflicts of banks. At the end a block adds up the
-// sums of its lanes that have the same columns, and join_kernel those of blocks, both in a fixed
-// order.
+// A total is a type like Sums: of V adjacent columns. Each lane has V columns, and its own totals
+// of all rows in shared memory, to which nobody else adds: no atomics, and no conflicts of banks.
+// At the end a block joins the totals of its lanes that have the same columns, and join_kernel
+// those of blocks, both in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +19,57 @@
 
 namespace torch_ops::privatized {
 
-// What sums begin with: added to a value, it does not change it, not even -0.
-template <class Sum>
-__device__ __forceinline__ Sum nothing() {
-  return std::is_integral_v<Sum> ? Sum(0) : Sum(-0.0);
-}
+struct SumOptions {
+  bool in_place;
+};
 
-template <int V, class Sum, class Value>
-__device__ __forceinline__ void add(Vector<Sum, V>& to, const Vector<Value, V>& values) {
-  Vector<Sum, V> sums = to;
+template <int V, class Sum>
+struct Sums {
+  static constexpr int kColumns = V;
+  using Column = Sums<1, Sum>;  // V of them are a total
+  using Options = SumOptions;   // of a call
+  Vector<Sum, V> sums;
+
+  // Added to a value, -0 does not change it, not even -0.
+  __device__ __forceinline__ Sums() {
 #pragma unroll
-  for (int v = 0; v < V; ++v) sums.values[v] += static_cast<Sum>(values.values[v]);
-  to = sums;
-}
+    for (int v = 0; v < V; ++v) sums.values[v] = std::is_integral_v<Sum> ? Sum(0) : Sum(-0.0);
+  }
 
-// A sum as an element of the result.
-template <class Sum, class Result>
-__device__ __forceinline__ void write(Result* to, Sum sum, bool in_place) {
-  *to = static_cast<Result>((in_place ? static_cast<Sum>(*to) : Sum(0)) + sum);
-}
+  // Adds the values of an entry, whose number in its slab is `place`.
+  template <class Value>
+  __device__ __forceinline__ void add(const Vector<Value, V>& values, int64_t /*place*/, Options) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums.values[v] += static_cast<Sum>(values.values[v]);
+  }
+  __device__ __forceinline__ void join(const Sums& other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums.values[v] += other.sums.values[v];
+  }
 
-// Blocks: x parts of slabs, y strips. Writes sums [slab, part, row, column] to `partials`; if
+  template <class Result>
+  __device__ __forceinline__ void write(Result* to, Options options) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const Sum start = options.in_place ? static_cast<Sum>(to[v]) : Sum(0);
+      to[v] = static_cast<Result>(start + sums.values[v]);
+    }
+  }
+};
+
+// Blocks: x parts of slabs, y strips. Writes totals [slab, part, row, column] to `partials`; if
 // slabs have one part each, the result.
-template <int V, class Value, class Sum, class Result>
-__global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::kBlocks)
-    sum_kernel(const Value* __restrict__ values, IndexView index, Result* result, Sum* partials,
-               const __grid_constant__ RowLayout layout, IndexRule rule, PrivatizedCut cut,
-               bool in_place, const __grid_constant__ IndexErrorSite errors) {
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(PrivatizedCut::threads_for(Total::kColumns),
+                                  PrivatizedCut::kBlocks)
+    total_kernel(const Value* __restrict__ values, IndexView index, Result* result, Total* partials,
+                 const __grid_constant__ RowLayout layout, IndexRule rule, PrivatizedCut cut,
+                 typename Total::Options options, const __grid_constant__ IndexErrorSite errors) {
+  constexpr int V = Total::kColumns;
+  constexpr int kJoined =
+      sizeof(Total) > 4 ? 4 : 8;  // rows, whose loads do not wait for each other
   constexpr int K = PrivatizedCut::kAhead, kNamed = PrivatizedCut::kNamed;
   using Word = Vector<Value, V>;
-  using Sums = Vector<Sum, V>;
   extern __shared__ __align__(16) unsigned char memory[];
   let_next_kernel_begin();
   const auto thread = static_cast<int>(threadIdx.x), threads = cut.threads;
@@ -59,13 +81,10 @@ __global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::
   const auto entries = static_cast<int>(min(cut.part_entries, layout.entries - first));
 
   // [row, thread]; the last row is that of entries which name none.
-  auto* own = reinterpret_cast<Sums*>(memory) + thread;
+  auto* own = reinterpret_cast<Total*>(memory) + thread;
   auto* rows_named = reinterpret_cast<uint16_t*>(memory + cut.table_bytes);
-  Sums none;
-#pragma unroll
-  for (int v = 0; v < V; ++v) none.values[v] = nothing<Sum>();
 #pragma unroll 4
-  for (int row = 0; row <= rows; ++row) own[row * threads] = none;
+  for (int row = 0; row <= rows; ++row) own[row * threads] = Total();
 
   const int64_t batch = layout.outer == 1 ? slab : slab / layout.outer;
   const IndexView named_from =
@@ -83,8 +102,8 @@ __global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::
   const bool live = group < groups && column < layout.inner;
   const auto inner = static_cast<int>(layout.inner);
   const Value* from = values + (slab * layout.entries + first) * layout.inner + column;
-  // Adds K entries of a group; `all`: the tile has so many more.
-  const auto add_entries = [&](auto all, int entry, int count) {
+  // Adds K entries of a group, from one of the tile on; `all`: the tile has so many more.
+  const auto add_entries = [&](auto all, int entry, int tile, int count) {
     Word words[K];
     int named_rows[K];
     const auto read = [&](auto aligned) {
@@ -107,7 +126,12 @@ __global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::
       read(std::false_type());
     }
 #pragma unroll
-    for (int k = 0; k < K; ++k) add(own[named_rows[k] * threads], words[k]);
+    for (int k = 0; k < K; ++k) {
+      Total& total = own[named_rows[k] * threads];
+      Total sum = total;
+      sum.add(words[k], first + tile + entry + k * groups, options);
+      total = sum;
+    }
   };
 
   // A tile of the index is read while the block adds the previous one's values.
@@ -131,20 +155,31 @@ __global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::
     if (live) {
       int entry = group;
       for (; entry + (K - 1) * groups < count; entry += K * groups) {
-        add_entries(std::true_type(), entry, count);
+        add_entries(std::true_type(), entry, tile, count);
       }
-      if (entry < count) add_entries(std::false_type(), entry, count);
+      if (entry < count) add_entries(std::false_type(), entry, tile, count);
     }
   }
 
-  // Half of the groups add the sums of the other half.
+  // Half of the groups join the totals of the other half.
   for (int left = groups; left > 1;) {
     const int half = (left + 1) / 2;
     __syncthreads();
     if (group < left - half) {
-      const Sums* other = own + half * cut.lanes;
-#pragma unroll 4
-      for (int row = 0; row < rows; ++row) add(own[row * threads], other[row * threads]);
+      const Total* other = own + half * cut.lanes;
+      for (int row = 0; row < rows; row += kJoined) {
+        Total joined[kJoined], others[kJoined];
+#pragma unroll
+        for (int k = 0; k < kJoined; ++k) {
+          joined[k] = own[min(row + k, rows) * threads];
+          others[k] = other[min(row + k, rows) * threads];
+        }
+#pragma unroll
+        for (int k = 0; k < kJoined; ++k) {
+          joined[k].join(others[k]);
+          own[min(row + k, rows) * threads] = joined[k];
+        }
+      }
     }
     left = half;
   }
@@ -152,43 +187,42 @@ __global__ void __launch_bounds__(PrivatizedCut::threads_for(V), PrivatizedCut::
   if (!live) return;
   own -= group * cut.lanes;
   for (int row = group; row < rows; row += groups) {
-    const Sums sums = own[row * threads];
+    const Total& total = own[row * threads];
     if (cut.parts > 1) {
-      store(partials + (int64_t{blockIdx.x} * rows + row) * layout.inner + column, sums);
+      partials[((int64_t{blockIdx.x} * rows + row) * layout.inner + column) / V] = total;
     } else {
-      Result* to = result + (slab * rows + row) * layout.inner + column;
-#pragma unroll
-      for (int v = 0; v < V; ++v) write(to + v, sums.values[v], in_place);
+      total.write(result + (slab * rows + row) * layout.inner + column, options);
     }
   }
 }
 
 constexpr int kJoinThreads = 512;
 
-// Adds up the parts of each slab, and writes the result. A block has some of its values, x, and
-// for each some lanes, y.
-template <class Sum, class Result>
+// Joins the parts of each slab, and writes the result. A block has some of its columns, x, and for
+// each some lanes, y.
+template <class Total, class Result>
 __global__ void __launch_bounds__(kJoinThreads)
-    join_kernel(const Sum* partials, Result* result, int64_t slabs, int64_t slab_sums,
-                int64_t parts, bool in_place) {
-  __shared__ Sum sums[kJoinThreads];
+    join_kernel(const Total* partials, Result* result, int64_t slabs, int64_t slab_columns,
+                int64_t parts, typename Total::Options options) {
+  extern __shared__ __align__(16) unsigned char memory[];
   wait_for_kernel_before();
-  const auto own = static_cast<int>(threadIdx.x), values = static_cast<int>(blockDim.x);
+  const auto own = static_cast<int>(threadIdx.x), columns = static_cast<int>(blockDim.x);
   const auto lane = static_cast<int>(threadIdx.y), lanes = static_cast<int>(blockDim.y);
-  const int64_t at = int64_t{blockIdx.x} * values + own;
-  const bool live = at < slabs * slab_sums;
-  Sum sum = nothing<Sum>();
+  const int64_t at = int64_t{blockIdx.x} * columns + own;
+  const bool live = at < slabs * slab_columns;
+  auto* totals = reinterpret_cast<Total*>(memory) + own;  // [lane, column]
+  Total total;
   if (live) {
-    const int64_t slab = at / slab_sums;
-    const Sum* from = partials + (slab * (parts - 1) * slab_sums + at);
+    const int64_t slab = at / slab_columns;
+    const Total* from = partials + (slab * (parts - 1) * slab_columns + at);
 #pragma unroll 4
-    for (int64_t part = lane; part < parts; part += lanes) sum += from[part * slab_sums];
+    for (int64_t part = lane; part < parts; part += lanes) total.join(from[part * slab_columns]);
   }
-  sums[lane * values + own] = sum;
+  totals[lane * columns] = total;
   __syncthreads();
   if (lane == 0 && live) {
-    for (int i = 1; i < lanes; ++i) sum += sums[i * values + own];
-    write(result + at, sum, in_place);
+    for (int i = 1; i < lanes; ++i) total.join(totals[i * columns]);
+    total.write(result + at, options);
   }
 }
 

@@ -218,7 +218,7 @@ def scatter_elements_add(
     if isinstance(size, tuple | list):
         lengths = {f"size[{axis}]": (length, "an int") for axis, length in enumerate(size)}
         check_kinds("scatter_elements_add", **lengths)
-        if torch.jit.is_tracing():  # sizes of tensors become constants, as elsewhere
+        if not is_dynamo_compiling() and torch._C._is_tracing():  # tensors become constants
             size = [int(length) for length in size]
     return _scatter_elements_add(
         values,

@@ -196,18 +196,19 @@ struct SumRow {
   std::string (*why)(const SumTuning& tuned);  // the same in words
 };
 
+inline std::string few_rows(const SumTuning& tuned) {
+  const PrivatizedTuning& t = tuned.privatized;
+  return words("few rows, whose sums all fit shared memory: at most ", t.most_wide_rows, " of ",
+               t.wide_row, " values or more, ", t.most_rows_fixed,
+               " where fixed point is possible; slabs of ", t.least_slab_values,
+               " values or more, ", t.values_per_row, " or more per row");
+}
+
 // If the bits of floats must be the same on every run. Which row applies depends only on one
 // slab, so that its bits do not depend on what else is in the call.
 inline constexpr SumRow kRepeatableSums[] = {
     {SumWay::kPrivatized, [](SumCandidate& c) { return !c.small().fits && pays_privatized(c); },
-     [](const SumTuning& t) {
-       const PrivatizedTuning& p = t.privatized;
-       return words("enough shared memory for sums of all rows, at most ", p.most_wide_rows, " of ",
-                    p.wide_row, " values or more, ", p.most_rows_fixed,
-                    " if the next row can take them; slabs of ", p.least_slab_values,
-                    " values or more and too many entries for small, ", p.values_per_row,
-                    " or more per row");
-     }},
+     [](const SumTuning& t) { return few_rows(t) + "; too many entries per slab for small"; }},
     {SumWay::kFixedPoint, [](SumCandidate& c) { return c.fixed().fits; },
      [](const SumTuning& t) {
        return words("rows of 1, 2 or 4 values of up to 4 bytes, an entry or more for every ",
@@ -257,9 +258,10 @@ inline constexpr SumRow kSums[] = {
     {SumWay::kPrivatized, [](SumCandidate& c) { return c.layout.inner > 1 && fills_privatized(c); },
      [](const SumTuning& t) {
        const PrivatizedTuning& p = t.privatized;
-       return words("the same of rows of several values, if slabs together have ", p.least_values,
-                    " values or more, and ", p.entries_per_row,
-                    " entries or more for each row of one slab: atomics would wait for each other");
+       return few_rows(t) + words("; rows of several values, ", p.least_values,
+                                  " values or more in all, and ", p.entries_per_row,
+                                  " entries or more for each row of one slab: atomics would wait "
+                                  "for each other");
      }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {

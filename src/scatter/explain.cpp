@@ -45,6 +45,7 @@ Numbers numbers(const SmallCut& cut, int64_t sum_bytes) {
 }
 
 Numbers numbers(const PrivatizedCut& cut, int64_t) {
+  if (!cut.fits) return {};
   return {{"vector", cut.vector}, {"threads", cut.threads}, {"lanes", cut.lanes},
           {"strips", cut.strips}, {"parts", cut.parts},     {"part_entries", cut.part_entries}};
 }
@@ -173,7 +174,7 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
                            sum_bytes,
                            in_place || unrounded ? sum_bytes : value_bytes,
                            floats,
-                           repeatable || planned,
+                           floats && (repeatable || planned),
                            in_place,
                            planned,
                            adjacent && entries % 4 == 0,
@@ -216,7 +217,7 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
     }
     return best(way, why, scratch, kernels);
   };
-  const PrivatizedCut cut = cut_for_best(problem.layout, value_bytes > 4 ? 16 : 8, device);
+  const PrivatizedCut cut = cut_for_best(problem.layout, value_bytes, device);
   if (cut.fits) {
     const PrivatizedTuning& t = tuning(device).privatized;
     return by_positions(

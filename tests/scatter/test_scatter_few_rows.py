@@ -130,6 +130,34 @@ def test_in_place(device: torch.device, dtype: torch.dtype) -> None:
         assert not torch.signbit(torch_ops.scatter_add(values, index, 20)[12:]).any()
 
 
+def test_in_place_into_many_slabs(device: torch.device) -> None:
+    """Of one part each."""
+    values = values_for((300, 400, 33), device, torch.float32)
+    index = spread_index("uniform", 4, 400, 300).to(device)
+    out = torch.ones(300, 4, 33, device=device)
+    torch_ops.scatter_add_(out, values, index, batch_dims=1)
+    assert_sums(out, exact_sums(values.cpu(), index.cpu(), 4) + 1)
+
+
+def test_a_cut_that_does_not_fit() -> None:
+    from torch_ops._ext.scatter import plan
+
+    assert plan(100, 1 << 20, 64, way="privatized")["cut"]["threads"] >= 128
+    assert plan(300, 1 << 20, 64, way="privatized")["cut"] == {}
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+def test_largest_in_place(device: torch.device, include_self: bool) -> None:
+    values = values_for((40_000, 33), device, torch.float32)
+    index = spread_index("uniform", 9, 40_000, 1)[0].to(device)
+    out = torch.full((12, 33), 4.0, device=device)
+    expected = out.clone().scatter_reduce_(
+        0, index[:, None].expand(-1, 33), values, "amax", include_self=include_self
+    )
+    torch_ops.scatter_(out, values, index, reduce="amax", include_self=include_self)
+    assert_same(out, expected, f"{include_self}")
+
+
 def test_sums_of_16_bits_that_stay_in_float32(device: torch.device) -> None:
     values = values_for((30_000, 34), device, torch.bfloat16)
     index = spread_index("uniform", 12, 30_000, 1)[0].to(device)

@@ -437,8 +437,8 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
   }
 }
 
-// Small and sparse pay with a plan too: then the plan is not used, and the bits are those of a
-// call without it.
+// Small, sparse and privatized pay with a plan too: then the plan is not used, and the bits are
+// those of a call without it.
 inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
   SumCandidate candidate(problem, device);
   const bool repeatable = problem.repeatable && problem.floats && !problem.in_place;
@@ -467,12 +467,15 @@ inline bool pays_by_places(int64_t entries, int64_t result_values, const DeviceL
 
 // ---- The largest or smallest values -------------------------------------------------------------
 
-// How the positions of the best values of few rows are found, if that pays. `bytes`: of one and its
-// position.
-inline PrivatizedCut cut_for_best(const RowLayout& layout, int64_t bytes,
+// Of a best value's key and its entry, which have the larger one's alignment.
+constexpr int64_t best_bytes(int64_t value_bytes) { return value_bytes > 4 ? 16 : 8; }
+
+// How the positions of the best values of few rows are found, if that pays.
+inline PrivatizedCut cut_for_best(const RowLayout& layout, int64_t value_bytes,
                                   const DeviceLimits& device) {
   SumProblem problem{layout};
-  problem.value_bytes = problem.sum_bytes = problem.result_bytes = bytes;
+  problem.value_bytes = value_bytes;
+  problem.sum_bytes = problem.result_bytes = best_bytes(value_bytes);
   SumCandidate candidate(problem, device);
   const bool narrow = layout.inner < candidate.tuned.privatized.wide_row ||
                       layout.axis_size <= candidate.tuned.best.most_wide_rows;

@@ -39,7 +39,8 @@ struct PrivatizedCut {
   int groups() const { return threads / lanes; }
 };
 
-// The threads of a block, and what they need of shared memory. Is that possible?
+// The threads of a block, and what they need of shared memory. False if there is no room for
+// enough.
 inline bool fill_block(PrivatizedCut& cut, int vector, const SumProblem& problem,
                        const DeviceLimits& device) {
   constexpr int64_t kOwnBytes = 1024;  // which every block needs

@@ -15,7 +15,7 @@ struct SumProblem {
   int64_t sum_bytes;
   int64_t result_bytes;
   bool floats;
-  bool repeatable;  // the bits of floats must be the same on every run
+  bool repeatable;  // floats whose bits must be the same on every run
   bool in_place;    // added to the values in the result, in no fixed order
   bool planned;     // a plan has the entries in order
   bool adjacent;    // index and values can be read four entries at a time

@@ -124,12 +124,13 @@ struct PrivatizedTuning {
   int64_t least_threads = 128;
   // A thread has so many entries or more, which pay for the sums that it sets up and joins.
   int64_t thread_entries = 8;
-  // A part has so many times more entries than rows, whose sums are written and read again.
+  // A part has so many times as many entries as rows, whose sums are written and read again.
   int64_t entries_per_partial = 8;
-  // Chosen for as many rows per slab; but for so many if they have so many values or more, ...
+  // Chosen for as many rows per slab as fit; but if rows have so many values or more, ...
   int64_t wide_row = 8;
+  // ... for at most so many, ...
   int64_t most_wide_rows = 128;
-  // ... or for so many if sums in fixed point are possible; ...
+  // ... and for at most so many if sums in fixed point are possible; ...
   int64_t most_rows_fixed = 32;
   // ... for slabs of so many values...
   int64_t least_slab_values = 1 << 13;
@@ -144,7 +145,7 @@ struct PrivatizedTuning {
 // The largest or smallest values. Figures: docs/internals/log.md, "Largest and smallest values
 // without positions".
 struct BestTuning {
-  // Privatized for at most so many rows that are as wide as PrivatizedTuning says.
+  // Privatized for at most so many rows, if they have PrivatizedTuning::wide_row values or more.
   int64_t most_wide_rows = 64;
   // Sorted if at most so many rows, at which atomics wait for each other...
   int64_t most_crowded_rows = 256;

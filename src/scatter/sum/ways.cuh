@@ -78,7 +78,7 @@ SumProblem describe(const ReduceCall<Value, Result>& call, bool repeatable, bool
           sizeof(Sum),
           sizeof(Result),
           !std::is_integral_v<Value>,
-          repeatable,
+          repeatable && !std::is_integral_v<Value>,
           in_place,
           call.plan.rows.data != nullptr,
           adjacent,

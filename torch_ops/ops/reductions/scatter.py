@@ -107,7 +107,7 @@ def scatter_add(
         - With the same bits, for rows of one, two or four values: 2 bytes per entry, a copy of the
           values, and sums of parts; or only these sums, if those of a slice fit a block's memory.
         - Up to 2048 entries per slice, if one kernel sums them: nothing.
-        - Many entries to few rows: sums of parts of the values.
+        - Many entries to few rows, of integers too: sums of parts of the values.
         - Added in no fixed order: nothing, except for 16-bit floats sums in float32, of all rows or
           of those that have entries. If these would exceed the bound, values are summed in order.
 

@@ -150,10 +150,11 @@ def scatter(
         same twice, and a copy of values, of 16-bit floats in float32. ``any``, ``all``: the same
         as ``amax``, and a byte per value. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
-        4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
-        2^24 values or more in rows of 32 or more: 16 bytes per entry (32 from 2^31 entries or rows
-        on), a bit per row of the result, and up to 1/8 of the values' size. On the CPU ``prod``:
-        32 bits per element of the result, or 64 for 64-bit types.
+        4 more, or 8 for 64-bit values; for many entries to few rows, what parts of the values have
+        found, at most a tenth of the values' size or 64 MB. On CUDA for ``prod``, and for the
+        largest or smallest of 2^24 values or more in rows of 32 or more: 16 bytes per entry (32
+        from 2^31 entries or rows on), a bit per row of the result, and up to 1/8 of the values'
+        size. On the CPU ``prod``: 32 bits per element of the result, or 64 for 64-bit types.
 
         With a plan, ``sum`` and ``mean`` save as much as :func:`scatter_add`. On CUDA ``amax`` and
         ``amin`` of any size then use as much as large calls; and these and ``prod`` save the
@@ -372,7 +373,7 @@ def scatter_add_(
         much as :func:`scatter_add`, without its result; 16-bit floats are rounded once. On CUDA,
         for 16-bit floats and integers below 32 bits, and if the order of the sums is fixed: as much
         as :func:`scatter_add`, with its result, which is then added, so a sum of 16-bit floats is
-        rounded twice.
+        rounded twice. Otherwise, for many entries to few rows, sums of parts of the values.
 
     Determinism:
         As for :func:`scatter_add` of rows that are added in no fixed order: on CUDA the same bits

@@ -86,7 +86,8 @@ template <class Value>
 void find_positions(const ReduceCall<Value, int64_t>& call, bool largest,
                     const IndexErrorSite& errors) {
   using Best = privatized::Best<Value>;
-  const PrivatizedCut cut = cut_for_best(call.layout, sizeof(Best), current_device_limits());
+  static_assert(sizeof(Best) == best_bytes(sizeof(Value)));
+  const PrivatizedCut cut = cut_for_best(call.layout, sizeof(Value), current_device_limits());
   if (cut.fits) {
     total_privatized<Best>(call, cut, {largest, call.layout.entries}, errors);
   } else if (call.plan.rows.data != nullptr ||
@@ -190,7 +191,7 @@ void find_values(const ReduceCall<Value, Value>& call, bool largest, reduce::For
   const bool is_planned = call.plan.rows.data != nullptr;
   const DeviceLimits device = current_device_limits();
   if (pays_to_sort_for_values(call.layout, is_planned, device) ||
-      cut_for_best(call.layout, sizeof(privatized::Best<Value>), device).fits) {
+      cut_for_best(call.layout, sizeof(Value), device).fits) {
     take_by_position(call, largest, former, errors);
   } else {
     find_by_comparing(call, largest, former, errors);

@@ -98,6 +98,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "Architecture <docs/internals/architecture>",
             "Kernels <docs/internals/kernels/README>",
             "Run-time compilation, inside <docs/internals/jit>",
+            "Several GPUs, inside <docs/internals/distributed>",
         ],
         "Examples": [
             "Energies of molecules <examples/g2_energies/README>",

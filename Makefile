@@ -74,7 +74,7 @@ new-op: ## write the files of a new elementwise op: make new-op NAME=softplus
 demo: needs-demo $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	$(RUN) examples/g2_energies/train.py
 
-test: needs-test $(BUILT) $(INSTALLED) ## run the tests, all but the slow ones
+test: needs-test $(BUILT) $(INSTALLED) ## run the tests, without the slow ones
 	OMP_WAIT_POLICY=passive $(RUN) -m pytest $(in_parallel) $(TEST_ARGS)
 
 bench: needs-bench $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench

@@ -235,7 +235,7 @@ def read_torch(parent: Path) -> Torch:
 def check_setuptools() -> None:
     """Without this a setuptools that needs wheel (before 70.1) stops later, with a traceback."""
     if not any(map(importlib.util.find_spec, ("setuptools.command.bdist_wheel", "wheel"))):
-        raise Refusal("this setuptools builds wheels only beside wheel: pip install wheel")
+        raise Refusal("this setuptools builds wheels only if wheel is installed: pip install wheel")
 
 
 def check_compiler(environ: Mapping[str, str]) -> None:

@@ -220,11 +220,12 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
   const PrivatizedCut cut = cut_for_best(problem.layout, value_bytes, device);
   if (cut.fits) {
     const PrivatizedTuning& t = tuning(device).privatized;
-    return by_positions(
-        "privatized",
-        words("few rows, ", t.entries_per_row, " entries or more for each of a slab's, and ",
-              t.least_values, " values or more"),
-        cut.scratch, privatized_kernels(cut));
+    return by_positions("privatized",
+                        words("few rows (at most ", best_tuned.most_wide_rows, " of ", t.wide_row,
+                              " values or more), ", t.entries_per_row,
+                              " entries or more for each row of one slab, ", t.least_values,
+                              " values or more in all"),
+                        cut.scratch, privatized_kernels(cut));
   }
   const bool sorts = positions ? planned || pays_to_sort_for_best(problem.layout, device)
                                : pays_to_sort_for_values(problem.layout, planned, device);

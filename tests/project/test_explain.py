@@ -120,6 +120,7 @@ def test_every_row_of_the_table_is_met() -> None:
         plan(1 << 19, 1 << 17, 64, value_bytes=2),
         plan(1000, 1 << 19, 64),
         plan(1 << 21, 1 << 20, 9, value_bytes=2),
+        plan(256, 1 << 20, 3),
         plan(1000, 96 * 4000, 1),
         plan(2048, 8188, 1, batch=256, floats=False),
         plan(1000, 4000, 1, floats=False),

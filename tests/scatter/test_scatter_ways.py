@@ -463,6 +463,9 @@ def test_ways() -> None:
     assert way(100, 1 << 18, 2, value_bytes=8) == way(200, 1 << 19, 7) == "privatized"
     assert way(129, 1 << 19, 8, aligned=False) == "streamed"
     assert way(300, 1 << 20, 3) == "streamed"  # no room
+    assert way(256, 1 << 20, 3) == way(128, 1 << 20, 3, value_bytes=8) == "sorted"
+    assert way(256, 1 << 20, 17) == way(256, (1 << 20) - 1, 3) == "streamed"  # atomics wait less
+    assert way(256, 1 << 20, 3, slabs=2) == "sorted" != way(256, 1 << 20, 3, slabs=3)
     assert way(128, (1 << 18) - 1, 3) == "streamed"
     for options in ({"floats": False}, {"in_place": True}, {"value_bytes": 1, "floats": False}):
         assert way(128, 1 << 18, 64, **options) == "privatized"

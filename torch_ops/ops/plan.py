@@ -195,10 +195,10 @@ def plan_arguments(
             raise ValueError(
                 f"{made}index takes one for dim=0. Use torch_ops.gather(source, plan)."
             )
-        given = [] if dim is None else [f"dim={dim}"]
-        given += [f"batch_dims={batch_dims}"] if batch_dims else []
+        asked = [] if dim is None else [f"dim={dim}"]
+        asked += [f"batch_dims={batch_dims}"] if batch_dims else []
         raise ValueError(
-            f"{made}{' and '.join(given)} was given. Leave out dim and batch_dims: the plan has "
+            f"{made}{' and '.join(asked)} was given. Leave out dim and batch_dims: the plan has "
             "them."
         )
     return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims

@@ -344,6 +344,19 @@ inline constexpr SumRow kSums[] = {
            "16-bit floats whose sums by atomics, in a table of float32, would exceed the "
            "bound on scratch memory");
      }},
+    {SumWay::kSorted,
+     [](SumCandidate& c) {
+       const SortedTuning& t = c.tuned.sorted;
+       return c.layout.inner > 1 && c.problem.result_values() <= t.most_crowded_sums &&
+              c.layout.entries >= t.crowd_per_row * c.layout.axis_size &&
+              c.layout.entries >= t.least_crowd * c.layout.slabs();
+     },
+     [](const SumTuning& t) {
+       return words("rows of several values, up to ", t.sorted.most_crowded_sums, " sums in all, ",
+                    t.sorted.crowd_per_row, " entries or more per row, and per slab ",
+                    t.sorted.least_crowd, " or more times the number of slabs: atomics would wait ",
+                    "for each other");
+     }},
     {SumWay::kStaged,
      [](SumCandidate& c) {
        const AtomicTuning& t = c.tuned.atomic;

@@ -116,6 +116,12 @@ struct SortedTuning {
   // ... in rows of so many; without their positions, if rows have so many entries on average.
   int64_t least_best_row = 32;
   int64_t least_best_entries = 4;
+  // Chosen if at most so many sums, at which atomics wait for each other, ...
+  int64_t most_crowded_sums = 4096;
+  // ... have so many entries per row, ...
+  int64_t crowd_per_row = 4096;
+  // ... and each slab so many times as many as there are slabs, since these are sorted together.
+  int64_t least_crowd = 1 << 19;
 };
 
 // Privatized. Figures: docs/internals/log.md, "Sums to few rows".

@@ -150,8 +150,8 @@ def scatter(
         same twice, and a copy of values, of 16-bit floats in float32. ``any``, ``all``: the same
         as ``amax``, and a byte per value. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
-        4 more, or 8 for 64-bit values; for many entries to few rows, what parts of the values have
-        found, at most a tenth of the values' size or 64 MB. On CUDA for ``prod``, and for the
+        4 more, or 8 for 64-bit values; for many entries to few rows, the best of each part of
+        the values, at most a tenth of the values' size or 64 MB. On CUDA for ``prod``, and for the
         largest or smallest of 2^24 values or more in rows of 32 or more: 16 bytes per entry (32
         from 2^31 entries or rows on), a bit per row of the result, and up to 1/8 of the values'
         size. On the CPU ``prod``: 32 bits per element of the result, or 64 for 64-bit types.

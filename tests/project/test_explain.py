@@ -108,8 +108,9 @@ def test_every_row_of_the_table_is_met() -> None:
     calls = [
         plan(100, 1 << 17, 3, repeatable=True),
         plan(1000, 4000, 1, repeatable=True),
+        plan(200_000, 500, 64, repeatable=True),
         plan(100, 500, 3, repeatable=True),
-        plan(1000, 4000, 64, repeatable=True),
+        plan(1000, 1 << 19, 64, repeatable=True),
         plan(500, 2000, 1),
         plan(1024, 16384, 1, batch=1024),
         plan(100, 1 << 18, 3),

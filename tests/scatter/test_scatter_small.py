@@ -21,8 +21,18 @@ import torch_ops
 
 WIDTHS = (1, 2, 3, 5, 8, 33, 64, 100, 256, 1000)
 # Slabs, rows, entries: a run of a row, several, and several of several; more rows than a block has
-# threads; the most entries that it takes; one row; one entry.
-SHAPES = ((4, 32, 112), (3, 300, 700), (1, 2000, 90), (1, 40, 2048), (2, 1, 1030), (5, 7, 1))
+# threads; the most entries that it takes by default, and in the deterministic mode; one row; one
+# entry; more blocks than run at once, which have wider strips.
+SHAPES = (
+    (4, 32, 112),
+    (3, 300, 700),
+    (1, 2000, 90),
+    (1, 40, 2048),
+    (1, 700, 8192),
+    (2, 1, 1030),
+    (5, 7, 1),
+    (900, 20, 70),
+)
 
 add = partial(torch_ops.scatter_add, batch_dims=1)
 
@@ -118,8 +128,12 @@ def test_bits_follow_from_a_rows_entries(device: torch.device, width: int) -> No
     """Not from other slabs, other rows, other columns, or where the values lie in memory."""
     if device.type == "cpu":
         return  # there the order of a row's entries may be cut where a thread's work ends
-    batch, rows, count = 40, 50, 1000
-    for dtype in (torch.float32, torch.bfloat16):
+    # In strips as wide as the number of slabs allows; by small alone, by sparse together.
+    shapes = [(40, 50, 1000), (40, 3000, 5000), (40, 20_000, 900)]
+    dtypes = (torch.float32, torch.bfloat16, torch.float64)
+    for (batch, rows, count), dtype in product(shapes, dtypes):
+        if rows * width > 2**20:
+            continue
         index = spread_index("hot", rows, count, batch).to(device)
         values = values_for((batch, count, width), device, dtype)
         together = add(values, index, rows, deterministic=True)
@@ -170,7 +184,7 @@ def test_the_shapes_reach_each_kind_of_cut() -> None:
     assert kinds == set(product((0, 1), (256, 512), (False, True)))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("spread", SPREADS)
 def test_few_entries_beside_many_rows(
     device: torch.device, dtype: torch.dtype, spread: str
@@ -189,6 +203,11 @@ def test_few_entries_beside_many_rows(
             plan = plan_of(device, batch, rows, count, width, dtype)
             if device.type == "cpu" or plan["guarantee"] == "the same bits on every run":
                 assert_same(add(values, index, rows), result, message)
+            if device.type == "cuda":  # the CPU has one way
+                spoil(device, batch, rows, width, dtype=dtype)
+                in_order = add(values, index, rows, deterministic=True)
+                assert_near(in_order, values, index, rows, message)
+                assert_same(add(values, index, rows, deterministic=True), in_order, message)
 
 
 def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
@@ -434,7 +453,16 @@ def test_the_cut() -> None:
                 assert found["bytes"] <= 227 * 1024 // 2
                 if dtype == torch.float64:
                     same = plan_of(h200, slabs, rows, count, width, dtype, repeatable=True)
-                    assert same["way"] == "small"
+                    blocks = -(-slabs * found["row_blocks"] * found["strips"] // 132)
+                    sparse = rows > 2 * count and blocks > 2
+                    assert same["way"] == ("sparse" if sparse else "small")
+    # Wider strips where blocks are many, unless their sums take too much of the shared memory.
+    assert [cut(slabs=n, rows=9, count=99, width=64)["columns"] for n in (100, 200, 400)] == [
+        16,
+        32,
+        64,
+    ]
+    assert cut(slabs=400, rows=9, count=8000, width=64)["columns"] == 16
 
     # The default for few entries and values, and for more where sums have to be rounded, in blocks
     # that run at once.
@@ -448,5 +476,13 @@ def test_the_cut() -> None:
     assert halves(1, 256, 2048, 8)
     assert floats(396, 256, 500, 8) and not floats(397, 256, 500, 8)
     assert not floats(198, 513, 500, 8)
-    large = plan_of(h200, 1, 16385, 9, 9, torch.float32, repeatable=True)
-    assert large["way"] == "sorted"
+
+    # With the same bits on every run, up to 8192 entries, or 16384 if most rows have none, and as
+    # many as the blocks of a slab can read.
+    def repeatable(*sizes: int) -> str:
+        return str(plan_of(h200, 1, *sizes, dtype=torch.float32, repeatable=True)["way"])
+
+    assert repeatable(16384, 8192, 9) == "small" and repeatable(16384, 8193, 9) == "sorted"
+    assert repeatable(16385, 8192, 9) == "small" and repeatable(32_769, 16_384, 3) == "sorted"
+    assert repeatable(1 << 20, 8192, 32) == "sparse" and repeatable(1 << 20, 8192, 33) == "sorted"
+    assert repeatable(1 << 20, 2048, 512) == "sparse"

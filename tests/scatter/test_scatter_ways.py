@@ -454,10 +454,14 @@ def test_ways() -> None:
     assert many(63) == many(65) == "streamed"  # whole vectors are faster to sort
     assert way(1 << 20, (1 << 19) - 1, 129) == "sorted"  # most rows have no entry
     assert many(64, value_bytes=8) == many(65, value_bytes=8) == "sorted"
+    # Atomics for each value, if entries are so few that they hardly meet.
+    wide = partial(way, 3000, 2048, 63)
+    assert wide() == wide(value_bytes=8) == wide(floats=False) == "values"
+    assert wide(value_bytes=2) == way(3000, 2081, 63) == way(2000, 2048, 63) == "streamed"
     # Many entries to few rows would wait for each other.
     ways = ["staged", "fixed point", "privatized", "fixed point", "privatized"]
     assert [way(128, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
-    assert way(32, 1 << 16, 2) == way(32, 1 << 16, 4) == "privatized"
+    assert way(32, 1 << 16, 2) == way(32, 1 << 16, 4) == way(32, 1 << 17, 1) == "privatized"
     assert way(33, 1 << 18, 2) == way(1024, 1 << 20, 4) == "fixed point"
     assert way(257, (1 << 18) - 4, 4) == way(1025, 1 << 21, 4) == "entries"
     assert way(100, 1 << 18, 2, value_bytes=8) == way(200, 1 << 19, 7) == "privatized"
@@ -529,7 +533,9 @@ def test_ways_of_one_kernel_and_of_the_same_bits() -> None:
     assert [same(1000, 1 << 19, width) for width in (1, 2, 3, 4, 64)] == ways
     assert same(1000, 1 << 19, 1, value_bytes=8) == "sorted"
     ways = ["fixed point", "fixed point", "privatized", "fixed point", "privatized"]
-    assert [same(100, 1 << 17, width) for width in (1, 2, 3, 4, 64)] == ways
+    assert [same(90, 1 << 17, width) for width in (1, 2, 3, 4, 64)] == ways
+    assert same(91, 1 << 17, 64) == same(200, 9000, 3, value_bytes=8) == "sorted"
     assert [same(32, 1 << 15, width) for width in (1, 2, 3, 4, 64)] == ["privatized"] * 5
-    assert same(100, 500, 3) == "small"
+    assert same(100, 500, 3) == same(100, 4096, 3) == "small"
+    assert same(20_000, 5000, 3, slabs=8) == same(200_000, 500, 64) == "sparse"
     assert same(1000, 1 << 19, 1, floats=False) == "staged"  # integers have them in any case

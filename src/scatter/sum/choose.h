@@ -122,15 +122,19 @@ inline bool pays_small(SumCandidate& c) {
   const bool rounded = c.problem.result_bytes < 4;
   const SmallCut& cut = c.small();
   return cut.fits && cut.blocks_per_multiprocessor <= t.most_blocks &&
+         cut.columns * c.problem.result_bytes <= t.strip_bytes &&
          cut.entries <= (rounded ? t.most_entries_rounded : t.most_entries) &&
          int64_t{cut.entries} * cut.columns <= (rounded ? t.most_values_rounded : t.most_values);
 }
 
 // Are there so few rows, at which atomics would wait for each other, that a block's own sums of all
-// of them pay for a slab's values?
+// of them pay for a slab's values? There must be entries enough to fill the GPU, too.
 inline bool pays_privatized(SumCandidate& c) {
   const PrivatizedTuning& t = c.tuned.privatized;
   const int64_t rows = c.layout.axis_size, values = c.layout.entries * c.layout.inner;
+  if (c.problem.values() < t.least_values || c.problem.entries() < t.entries_per_row * rows) {
+    return false;
+  }
   const bool fixed =
       ability(SumWay::kFixedPoint).can(c.problem, c.problem.repeatable) && c.fixed().fits;
   if (fixed && rows > t.most_rows_fixed) return false;
@@ -138,11 +142,34 @@ inline bool pays_privatized(SumCandidate& c) {
   return values >= std::max(t.least_slab_values, t.values_per_row * rows) && c.privatized().fits;
 }
 
-// By default there must be entries enough to fill the GPU, too.
-inline bool fills_privatized(SumCandidate& c) {
+// Are there so few rows that a block's own sums of all of them pay, if the alternative is to sort?
+inline bool pays_privatized_repeatable(SumCandidate& c) {
   const PrivatizedTuning& t = c.tuned.privatized;
-  return c.problem.values() >= t.least_values &&
-         c.problem.entries() >= t.entries_per_row * c.layout.axis_size && pays_privatized(c);
+  const int64_t rows = c.layout.axis_size;
+  if (c.layout.entries <=
+      std::max(t.least_entries_repeatable, t.entries_per_row_repeatable * rows)) {
+    return false;
+  }
+  const bool fixed = ability(SumWay::kFixedPoint).can(c.problem, true) && c.fixed().fits;
+  return (fixed ? rows <= t.most_rows_fixed : rows * rows <= t.most_squares / c.layout.inner) &&
+         c.privatized().fits;
+}
+
+// Have most rows of a slab no entry?
+inline bool is_sparse(SumCandidate& c) {
+  return c.layout.axis_size > c.tuned.sparse.rows_per_entry_repeatable * c.layout.entries;
+}
+
+// Is a slab's index so short that each block of small or sparse can read it? They give the same
+// bits, so the choice between them may depend on the whole call, but this one may not.
+inline bool sums_by_row(SumCandidate& c) {
+  if (!(is_sparse(c) ? c.sparse() : c.small()).fits) return false;
+  const SparseTuning& t = c.tuned.sparse;
+  const int64_t entries = c.layout.entries;
+  const int64_t blocks = std::min(ceil_div(entries, t.share),
+                                  ceil_div(c.layout.axis_size, int64_t{SmallCut::kMostRows}));
+  return entries <= t.most_entries_repeatable ||
+         c.sparse().strips * blocks * entries <= t.most_read;
 }
 
 // Of the way few: a row of sums for each entry, of pairs for single values; what is known of it.
@@ -196,32 +223,42 @@ struct SumRow {
   std::string (*why)(const SumTuning& tuned);  // the same in words
 };
 
-inline std::string few_rows(const SumTuning& tuned) {
-  const PrivatizedTuning& t = tuned.privatized;
-  return words("few rows, whose sums all fit shared memory: at most ", t.most_wide_rows, " of ",
-               t.wide_row, " values or more, ", t.most_rows_fixed,
-               " where fixed point is possible; slabs of ", t.least_slab_values,
-               " values or more, ", t.values_per_row, " or more per row");
-}
-
 // If the bits of floats must be the same on every run. Which row applies depends only on one
 // slab, so that its bits do not depend on what else is in the call.
 inline constexpr SumRow kRepeatableSums[] = {
-    {SumWay::kPrivatized, [](SumCandidate& c) { return !c.small().fits && pays_privatized(c); },
-     [](const SumTuning& t) { return few_rows(t) + "; too many entries per slab for small"; }},
+    {SumWay::kPrivatized, [](SumCandidate& c) { return pays_privatized_repeatable(c); },
+     [](const SumTuning& t) {
+       const PrivatizedTuning& p = t.privatized;
+       return words("more than ", p.least_entries_repeatable, " entries per slab, ",
+                    p.entries_per_row_repeatable, " or more per row, to few rows, whose sums all ",
+                    "fit shared memory: the square of their number times the values of one is at ",
+                    "most ", p.most_squares, "; at most ", p.most_rows_fixed,
+                    " rows where fixed point is possible");
+     }},
     {SumWay::kFixedPoint, [](SumCandidate& c) { return c.fixed().fits; },
      [](const SumTuning& t) {
        return words("rows of 1, 2 or 4 values of up to 4 bytes, an entry or more for every ",
                     t.fixed_point.entries_per_row,
                     " rows, and enough scratch and shared memory for the tables of sums");
      }},
-    {SumWay::kSmall,
+    {SumWay::kSparse,
      [](SumCandidate& c) {
-       return c.small().fits && c.layout.axis_size <= c.tuned.small.most_rows_repeatable;
+       return sums_by_row(c) && is_sparse(c) &&
+              (!c.small().fits ||
+               c.small().blocks_per_multiprocessor > c.tuned.sparse.least_blocks_of_small);
      },
      [](const SumTuning& t) {
-       return words("up to ", SmallCut::kScanned * SmallCut::kThreads,
-                    " entries per slab, to at most ", t.small.most_rows_repeatable, " rows");
+       const SparseTuning& s = t.sparse;
+       return words("up to ", s.most_entries_repeatable, " entries per slab, or ", s.most_read,
+                    " that its blocks read in all; more than ", s.rows_per_entry_repeatable,
+                    " rows per entry, and small had more than ", s.least_blocks_of_small,
+                    " blocks per multiprocessor");
+     }},
+    {SumWay::kSmall, [](SumCandidate& c) { return sums_by_row(c); },
+     [](const SumTuning& t) {
+       return words("other slabs of up to ", t.sparse.most_entries_repeatable,
+                    " entries, or of up to ", SmallCut::kMostEntries, " if their blocks read ",
+                    t.sparse.most_read, " or less in all");
      }},
     {SumWay::kSorted, [](SumCandidate&) { return true; },
      [](const SumTuning&) { return words("everything else"); }},
@@ -243,6 +280,21 @@ inline constexpr SumRow kSums[] = {
                     " of 16 bits), if rows have several values up to ", f.most_at_once,
                     " in all: a launch is most of their time, and this is a single one");
      }},
+    {SumWay::kPrivatized,
+     [](SumCandidate& c) {
+       return (c.layout.inner > 1 || c.layout.axis_size <= c.tuned.privatized.most_rows_fixed) &&
+              pays_privatized(c);
+     },
+     [](const SumTuning& t) {
+       const PrivatizedTuning& p = t.privatized;
+       return words("few rows, whose sums all fit shared memory: at most ", p.most_wide_rows,
+                    " of ", p.wide_row, " values or more, ", p.most_rows_fixed,
+                    " of single values and where fixed point is possible; slabs of ",
+                    p.least_slab_values, " values or more, ", p.values_per_row,
+                    " or more per row; ", p.least_values, " values or more in all, and ",
+                    p.entries_per_row,
+                    " entries or more for each row of one slab: atomics would wait for each other");
+     }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
        return c.layout.inner == 1 && c.problem.entries() >= c.problem.rows() &&
@@ -254,14 +306,6 @@ inline constexpr SumRow kSums[] = {
            "single floats, an entry or more per sum, if a block can keep its entries in shared "
            "memory, and entries and four times the sums are ",
            t.fixed_point.least_kept, " or more, which fill the GPU");
-     }},
-    {SumWay::kPrivatized, [](SumCandidate& c) { return c.layout.inner > 1 && fills_privatized(c); },
-     [](const SumTuning& t) {
-       const PrivatizedTuning& p = t.privatized;
-       return few_rows(t) + words("; rows of several values, ", p.least_values,
-                                  " values or more in all, and ", p.entries_per_row,
-                                  " entries or more for each row of one slab: atomics would wait "
-                                  "for each other");
      }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
@@ -393,6 +437,19 @@ inline constexpr SumRow kSums[] = {
      [](const SumTuning&) {
        return words("aligned rows of 2 or 4 values that are summed as float32");
      }},
+    {SumWay::kValues,
+     [](SumCandidate& c) {
+       const AtomicTuning& t = c.tuned.atomic;
+       const int64_t values = c.problem.values();
+       return (c.layout.inner < t.streamed_row && values < t.least_short_streamed) ||
+              (c.problem.result_bytes >= 4 && c.layout.entries <= c.layout.axis_size &&
+               values < t.most_spread_values);
+     },
+     [](const SumTuning& t) {
+       return words("other rows below ", t.atomic.streamed_row, " values in calls below ",
+                    t.atomic.least_short_streamed, " values; any of 32 and 64 bits, an entry or ",
+                    "less per row, in calls below ", t.atomic.most_spread_values);
+     }},
     {SumWay::kTiles,
      [](SumCandidate& c) {
        const AtomicTuning& t = c.tuned.atomic;
@@ -403,15 +460,6 @@ inline constexpr SumRow kSums[] = {
        return words("aligned rows of whole vectors of four values that are summed as float32: of ",
                     t.atomic.tiled_row, " or more, and of 8 and 12 in calls below ",
                     t.atomic.most_short_tiled, " values");
-     }},
-    {SumWay::kValues,
-     [](SumCandidate& c) {
-       const AtomicTuning& t = c.tuned.atomic;
-       return c.layout.inner < t.streamed_row && c.problem.values() < t.least_short_streamed;
-     },
-     [](const SumTuning& t) {
-       return words("other rows below ", t.atomic.streamed_row, " values in calls below ",
-                    t.atomic.least_short_streamed, " values");
      }},
     {SumWay::kStreamed, [](SumCandidate&) { return true; },
      [](const SumTuning&) { return words("everything else"); }},
@@ -492,7 +540,7 @@ inline PrivatizedCut cut_for_best(const RowLayout& layout, int64_t value_bytes,
   SumCandidate candidate(problem, device);
   const bool narrow = layout.inner < candidate.tuned.privatized.wide_row ||
                       layout.axis_size <= candidate.tuned.best.most_wide_rows;
-  const bool pays = narrow && layout.entries < UINT32_MAX && fills_privatized(candidate);
+  const bool pays = narrow && layout.entries < UINT32_MAX && pays_privatized(candidate);
   return pays ? candidate.privatized() : PrivatizedCut{};
 }
 

@@ -49,8 +49,9 @@ struct SmallCut {
   static constexpr int kSparseThreads = 512;  // at most
   static constexpr int kScanned = 8;          // entries that a thread reads at a time
   static constexpr int kMostPiece = 1024;     // of the index, for a warp
-  static constexpr int kMostRows = 256;       // a block's; of a sparse one, at a time
-  static constexpr int kColumns = 4;          // that a lane has, at most
+  static constexpr int kMostEntries = kMostPiece * (kThreads / 32);  // of a slab
+  static constexpr int kMostRows = 256;  // a block's; of a sparse one, at a time
+  static constexpr int kColumns = 4;     // that a lane has, at most
 
   bool fits;  // otherwise this way cannot do the call, and nothing below has a meaning
   bool sparse;
@@ -82,7 +83,7 @@ struct SmallCut {
 
 // The common part of both cuts: all but the rows. Fits if there is something to do.
 inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most_entries,
-                            const SmallTuning& tuned) {
+                            int64_t strip_bytes) {
   const RowLayout& layout = problem.layout;
   const int64_t value_bytes = problem.result_bytes;
   SmallCut cut{};
@@ -95,8 +96,7 @@ inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most
   cut.entries = static_cast<int>(layout.entries);
   cut.piece = static_cast<int>(round_up(ceil_div(layout.entries, cut.warps()), 32));
 
-  // Strips, so that several blocks share rows that all entries name.
-  const int64_t strips = ceil_div(inner * std::max<int64_t>(value_bytes, 2), tuned.strip_bytes);
+  const int64_t strips = ceil_div(inner * std::max<int64_t>(value_bytes, 2), strip_bytes);
   const int64_t columns = round_up(ceil_div(inner, strips), SmallCut::kColumns);
   cut.columns = static_cast<int>(std::min(columns, inner));
   cut.strips = ceil_div(inner, cut.columns);
@@ -117,14 +117,30 @@ inline SmallCut finish_cut(SmallCut cut, int64_t slabs, int64_t sum_bytes,
 
 inline SmallCut cut_small(const SumProblem& problem, const DeviceLimits& device) {
   const RowLayout& layout = problem.layout;
+  const SmallTuning& tuned = tuning(device).small;
   const int64_t sum_bytes = problem.sum_bytes;
-  constexpr int64_t kMostEntries = SmallCut::kScanned * SmallCut::kThreads;
-  SmallCut cut = cut_entries(problem, SmallCut::kThreads, kMostEntries, tuning(device).small);
+  const auto cut_strips = [&](int64_t strip_bytes) {
+    return cut_entries(problem, SmallCut::kThreads, SmallCut::kMostEntries, strip_bytes);
+  };
+  SmallCut cut = cut_strips(tuned.strip_bytes);
   if (!cut.fits) return cut;
+  const int64_t of_strip = layout.slabs() * ceil_div(layout.axis_size, SmallCut::kMostRows);
+  for (int64_t strip_bytes = 2 * tuned.strip_bytes;
+       strip_bytes <= tuned.most_strip_bytes &&
+       of_strip * cut.strips > tuned.many_blocks * device.multiprocessors;
+       strip_bytes *= 2) {
+    const SmallCut wider = cut_strips(strip_bytes);
+    if (wider.bytes(sum_bytes) > device.shared_bytes / 3) break;
+    cut = wider;
+  }
   const int64_t of_slab = ceil_div(device.multiprocessors, layout.slabs() * cut.strips);
   cut.rows =
       static_cast<int>(std::min<int64_t>(ceil_div(layout.axis_size, of_slab), SmallCut::kMostRows));
-  while (cut.rows > 1 && cut.bytes(sum_bytes) > device.shared_bytes / 2) {
+  // As few rows as leave room for two blocks per multiprocessor, if entries alone do.
+  SmallCut least = cut;
+  least.rows = 1;
+  const bool two = least.bytes(sum_bytes) <= device.shared_bytes / 2;
+  while (cut.rows > 1 && cut.bytes(sum_bytes) > device.shared_bytes / (two ? 2 : 1)) {
     cut.rows = (cut.rows + 1) / 2;
   }
   cut.row_blocks = ceil_div(layout.axis_size, cut.rows);
@@ -157,7 +173,7 @@ inline SmallCut cut_sparse(const SumProblem& problem, const DeviceLimits& device
   const int64_t value_bytes = problem.result_bytes;
   const auto cut_for = [&](int threads) {
     const int64_t most_entries = SmallCut::kMostPiece * (threads / 32);
-    SmallCut cut = cut_entries(problem, threads, most_entries, tuning(device).small);
+    SmallCut cut = cut_entries(problem, threads, most_entries, tuning(device).small.strip_bytes);
     cut.sparse = true;
     cut.fits &= layout.axis_size <= INT32_MAX;
     if (!cut.fits) return cut;

@@ -42,8 +42,12 @@ struct FixedPointTuning {
 
 // Small. Figures: docs/internals/log.md, "Small and sparse sums".
 struct SmallTuning {
-  // A block sums a strip of so many bytes of each row: a row that all entries name is shared.
+  // A block sums a strip of so many bytes of each row: a row that all entries name is shared...
   int64_t strip_bytes = 64;
+  // ... and up to so many if there would be more than so many blocks per multiprocessor, each of
+  // which reads its slab's index.
+  int64_t most_strip_bytes = 256;
+  int64_t many_blocks = 4;
   // Chosen up to so many blocks per multiprocessor, which all run at once...
   int64_t most_blocks = 3;
   // ... up to so many entries per slab, which each of its blocks reads...
@@ -54,8 +58,6 @@ struct SmallTuning {
   int64_t most_values = 1 << 13;
   // The same for 8 and 16 bits.
   int64_t most_values_rounded = 1 << 14;
-  // With the same bits on every run: up to so many rows per slab; from there on sorting is faster.
-  int64_t most_rows_repeatable = 16384;
 };
 
 // Sparse. Figures: docs/internals/log.md, "Small and sparse sums".
@@ -91,6 +93,14 @@ struct SparseTuning {
   int64_t most_most_values = 1 << 17;
   // Of odd widths, faster than small for results of so many values or more.
   int64_t least_odd_values = 1 << 19;
+  // With the same bits on every run: small or sparse up to so many entries per slab...
+  int64_t most_entries_repeatable = 2048;
+  // ... or if the blocks of a slab read so many in all.
+  int64_t most_read = 1 << 20;
+  // Then sparse from so many rows per entry on...
+  int64_t rows_per_entry_repeatable = 2;
+  // ... and if small had more blocks per multiprocessor than so many.
+  int64_t least_blocks_of_small = 2;
 };
 
 // Few. Figures: docs/internals/log.md, "Sums by atomics".
@@ -146,6 +156,12 @@ struct PrivatizedTuning {
   int64_t least_values = 1 << 17;
   // ... and so many entries for each row of one slab, which fill the GPU.
   int64_t entries_per_row = 2048;
+  // With the same bits on every run: chosen if a slab has more entries than this...
+  int64_t least_entries_repeatable = 4096;
+  // ... and than so many per row...
+  int64_t entries_per_row_repeatable = 32;
+  // ... and the square of the rows times the values of one is at most this.
+  int64_t most_squares = 1 << 19;
 };
 
 // The largest or smallest values. Figures: docs/internals/log.md, "Largest and smallest values
@@ -194,6 +210,8 @@ struct AtomicTuning {
   int64_t streamed_row = 8;
   // ... and for shorter ones in calls of so many values.
   int64_t least_short_streamed = 600000;
+  // Values: also chosen for wide rows of 32 and 64 bits, with an entry or less each, below this.
+  int64_t most_spread_values = 1 << 17;
   // Streamed: tiles become smaller until there are so many blocks per multiprocessor.
   int64_t streamed_blocks = 4;
 };

@@ -32,7 +32,7 @@ void sum_small(const ReduceCall<Value, Value>& call, const SmallCut& cut,
       call.layout.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value));
   auto* sum = wide ? run<false, kWide, Value> : run<false, 1, Value>;
   if (cut.sparse) {
-    if constexpr (kFloat && sizeof(Value) == 2) {
+    if constexpr (kFloat) {
       sum = wide ? run<true, kWide, Value> : run<true, 1, Value>;
     } else {
       fail_without_kernel("sparse");

@@ -346,10 +346,11 @@ struct BagSum {
                                           bool scale_grad_by_freq, bool sparse, int64_t dtype) {
     const Bags bags = bags_of(input, offsets, include_last_offset, padding_idx);
     Tensor grad = grad_output;
+    // What is divided or multiplied is rounded after it is summed.
+    if (mean || factors) grad = grad.to(unrounded(grad.scalar_type()));
     if (mean) {
       const Tensor ones = at::ones_like(input, grad.options().dtype(at::kFloat));
-      grad = (grad / scatter_bags(ones, bags, "sum").clamp_min(1).unsqueeze(-1))
-                 .to(grad_output.scalar_type());
+      grad = grad / scatter_bags(ones, bags, "sum").clamp_min(1).unsqueeze(-1);
     }
     if (bags.batch_dims == 1) grad = grad.unsqueeze(1);
     const Tensor spread = ops::gather().call(grad, bags.index, bags.batch_dims, bags.batch_dims,
@@ -357,9 +358,9 @@ struct BagSum {
     autograd::variable_list grads(2);
     if (needed[0]) {
       const Tensor scaled = factors ? spread * factors->unsqueeze(-1) : spread;
-      grads[0] = Embedding::backward(scaled.to(static_cast<at::ScalarType>(dtype)), input,
-                                     std::nullopt, std::nullopt, rows, padding_idx.value_or(-1),
-                                     scale_grad_by_freq, sparse, 0, 0, {});
+      grads[0] = Embedding::backward(scaled, input, std::nullopt, std::nullopt, rows,
+                                     padding_idx.value_or(-1), scale_grad_by_freq, sparse, 0, 0, {})
+                     .to(static_cast<at::ScalarType>(dtype));
     }
     if (needed[1]) {
       grads[1] = (spread * pick(weight, input, 0, 0)).sum(-1).to(factors->scalar_type());

@@ -203,6 +203,20 @@ def test_sums_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     assert torch_ops.embedding_bag(index, weight).item() == 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Of products, and of what is divided, that 16 bits do not hold: rounded once."""
+    weight = torch.full((1, 2), 258.0, dtype=dtype, device=device, requires_grad=True)
+    factors = torch.tensor([[258.0, -256.0]], dtype=dtype, device=device, requires_grad=True)
+    index = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    output = torch_ops.embedding_bag(index, weight, mode="sum", per_sample_weights=factors)
+    grads = torch.autograd.grad(output, (weight, factors), factors.detach())
+    assert [grad.tolist() for grad in grads] == [[[2 * 258, -2 * 256]], [[2 * 258, 2 * 258]]]
+    grad_output = torch.tensor([[1e-4, 1.3]], dtype=dtype, device=device)
+    output = torch_ops.embedding_bag(index[:, :1].expand(1, 3000), weight)
+    assert torch.equal(torch.autograd.grad(output, weight, grad_output)[0], grad_output)
+
+
 def test_long_bags_and_short(device: torch.device) -> None:
     """Of every width around a vector's, and of an average length on both sides of the limit."""
     for bags, length, width in [(3, 1500, 4), (3, 700, 33), (300, 3, 1), (40, 9, 7), (5, 2, 600)]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+import torch_ops
+
 H200 = {
     "shared_bytes": 227 << 10,
     "l2_bytes": 60 << 20,
@@ -57,10 +59,22 @@ def _capability(text: str) -> int:
 
 
 def _dtype(text: str) -> torch.dtype:
-    dtype = getattr(torch, text, None)
+    dtype = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise argparse.ArgumentTypeError(f"{text!r} is not a dtype of torch")
     return dtype
+
+
+def _check_dtype(op: str, dtype: torch.dtype, reduce: str) -> None:
+    """Raises the TypeError of the op itself if it does not take the dtype."""
+    values = torch.empty(0, dtype=dtype, device="meta")
+    index = torch.empty(0, dtype=torch.int64, device="meta")
+    if op == "gather":
+        torch_ops.gather(values, index)
+    elif op == "scatter":
+        torch_ops.scatter(values, index, 1, reduce=reduce)
+    else:  # scatter_add_ takes the same
+        torch_ops.scatter_add(values, index, 1)
 
 
 def limits_of_gpu() -> tuple[dict[str, int], str]:
@@ -219,7 +233,11 @@ def main(arguments: Sequence[str]) -> int:
     limits, whose = limits_of_gpu()
     limits = limits | given
     if not -1 < (asked.dim or 0) < len(asked.shape):
-        parser.error(f"--dim must be an axis of {asked.shape}")
+        parser.error(f"--dim must be between 0 and {len(asked.shape) - 1}, but it is {asked.dim}")
+    try:
+        _check_dtype(asked.op, asked.dtype, asked.reduce)
+    except TypeError as error:
+        parser.error(str(error))
     if asked.op == "gather" and asked.dim is None:
         batch = asked.to[:-1]
         if asked.shape[: len(batch)] != batch or len(asked.shape) == len(batch):
@@ -241,6 +259,8 @@ def main(arguments: Sequence[str]) -> int:
             limits=limits,
         )
     print(_report(plan))
+    if "compute_capability" in given:
+        given["compute_capability"] /= 10  # as users write it
     but = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
     print(f"gpu        {whose}" + (f", but {but}" if but else ""))
     return 0

@@ -68,6 +68,10 @@ def test_whose_limits(capsys: pytest.CaptureFixture[str]) -> None:
         ("gather", "float32", "1000x4", "5", "--deterministic"),
         ("ways", "float32"),
         ("ways", "--plan"),
+        ("scatter_add", "bool", "1000x4", "5"),
+        ("scatter_add_", "float8_e4m3fn", "1000x4", "5"),
+        ("scatter", "complex64", "1000x4", "5", "--reduce", "amax"),
+        ("gather", "quint8", "1000x4", "5"),
     ],
 )
 def test_what_cannot_be_read(
@@ -82,7 +86,12 @@ def test_what_cannot_be_read(
 def test_compute_capability(capability: str, capsys: pytest.CaptureFixture[str]) -> None:
     call = ("scatter", "float32", "1000x4", "5", "--reduce", "amax", "--positions")
     told = report(capsys, *call, "--compute-capability", capability)
-    assert told["gpu"].endswith(", but compute capability 90")
+    assert told["gpu"].endswith(", but compute capability 9.0")
+
+
+def test_names_of_dtypes(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ("1000x4", "5")
+    assert report(capsys, "gather", "torch.int8", *call) == report(capsys, "gather", "int8", *call)
 
 
 def test_from_the_command_line() -> None:

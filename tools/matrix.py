@@ -100,7 +100,7 @@ def run_version(minor: str, tests: tuple[str, ...], out: Path) -> dict[str, Any]
     version = "import torch; print(torch.__version__, torch.version.cuda or 'none')"
     shown = subprocess.run([python, "-c", version], capture_output=True, text=True, check=True)
     result["torch"], result["cuda"] = shown.stdout.split()
-    if not call("bindings", python, "-m", "torch_ops", "build"):
+    if not call("bindings", python, "-m", "torch_ops", "build", "--force"):
         return result
     report = folder / "tests.xml"
     workers = str(min(len(os.sched_getaffinity(0)), 4))

@@ -28,7 +28,10 @@ COMMANDS = {
         "torch_ops._explain",
         "says which kernels a gather or a sum runs on a GPU, and why",
     ),
-    "build": ("torch_ops._install.build", "compiles bindings for the torch that is installed"),
+    "build": (
+        "torch_ops._install.build",
+        "compiles bindings for the torch that is installed, if there are none",
+    ),
 }
 
 

@@ -277,6 +277,9 @@ class TestBuild:
         return tmp_path / "cache" / "torch_ops_bindings"
 
     def test_it_mends(self, upgraded: Path, user_folder: Path) -> None:
+        killed = user_folder / diagnose.USERS / "tmpabc"  # a build of long ago
+        killed.mkdir(parents=True)
+        os.utime(killed, (0, 0))
         result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
         assert result.returncode == 0, result.stdout
         assert f"compiling bindings for torch {torch.__version__}, for the CPU" in result.stdout
@@ -295,6 +298,8 @@ class TestBuild:
     def test_the_last_build_counts(self, toy: Path, user_folder: Path) -> None:
         """Sources may have changed since the one before, in either place."""
         result = run_with_torch("-m", "torch_ops", "build", cwd=toy)
+        assert "there are bindings for this torch" in result.stdout and not user_folder.exists()
+        result = run_with_torch("-m", "torch_ops", "build", "--force", cwd=toy)
         assert result.returncode == 0, result.stdout
         config = bindings(toy) / "build_config.json"
         for is_later, parent in ((False, user_folder), (True, toy)):

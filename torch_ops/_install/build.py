@@ -7,6 +7,7 @@ neither nvcc nor a network is needed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -35,8 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Reads what follows `build`: by default of this process. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_ops build",
-        description="Compiles bindings for the torch that is installed, and keeps them for you.",
+        description="Compiles bindings for the torch that is installed, and keeps them for you. "
+        "Takes some minutes.",
     )
+    parser.add_argument("--force", action="store_true", help="compile even if there are some")
     parser.add_argument("--clean", action="store_true", help="remove all that this has compiled")
     asked = parser.parse_args(sys.argv[2:] if arguments is None else arguments)
     try:
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.clean:
             shutil.rmtree(kept, ignore_errors=True)
             print(f"removed {kept}")
+        elif not asked.force and _are_there():
+            print("torch_ops: there are bindings for this torch; --force compiles them again")
         else:
             print(f"torch_ops: the bindings are in {build(kept / diagnose.USERS, os.environ)}")
     except _Refusal as refusal:
@@ -68,6 +73,11 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise _Refusal(f"cannot write to {parent}: {error.strerror}.") from error
+
+    for left in parent.glob("tmp*"):  # by builds that were killed
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - 24 * 3600:
+                shutil.rmtree(left)
 
     start = time.perf_counter()
     kind = "CPU and CUDA" if torch.cuda_includes is not None else "the CPU"
@@ -104,6 +114,15 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         made.rename(folder)
     print(f"torch_ops: done in {time.perf_counter() - start:.0f} s")
     return folder
+
+
+def _are_there() -> bool:
+    """Whether bindings load with the torch that is installed. Their sources may have changed."""
+    try:
+        diagnose.load_extensions()
+    except diagnose.InstallationError:
+        return False
+    return True
 
 
 def _find_user_folder() -> Path:

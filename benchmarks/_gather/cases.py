@@ -203,7 +203,7 @@ DETERMINISTIC = [
     Case("deterministic", "f32", 1, 64, 262144, 64),
     Case("deterministic", "f32", 1, 32, 1048576, 33),
     Case("deterministic", "f32", 1, 2000, 4000, 64),
-    Case("deterministic", "f32", 1, 50304, 1024, 256),
+    Case("deterministic", "f32", 1, 50304, 1024, 64),
     Case("deterministic", "f32", 128, 64, 1000, 64),
     Case("deterministic", "bf16", 1, 200000, 4096, 16),
 ]

@@ -356,9 +356,9 @@ def test_a_call_on_an_external_stream_is_waited_for() -> None:
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_keys_beyond_the_last_row_are_no_rows(batch: tuple[int, ...]) -> None:
     """Of a plan that has them all the same: neither the next slice's first row nor one beyond."""
-    slices, size, columns = 3, 40, 8
+    slices, size, columns = 3, 400, 8
     axis = len(batch) + 1
-    # So many that they are sorted, or the plan would be left alone.
+    # So many entries and rows that they are sorted, or the plan would be left alone.
     index = torch.randint(size, (*batch, 20_000), device="cuda")
     plan = torch_ops.gather_plan(index, size, dim=axis, batch_dims=len(batch))
     values = torch.ones(*batch, slices, 20_000, columns, device="cuda")

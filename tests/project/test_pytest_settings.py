@@ -20,9 +20,8 @@ def test_a_warning_is_an_error_unless_a_plugin_gives_it(plugin: str, tmp_path: P
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", plugin]
     command += ["-p", "pytest_timeout", "--rootdir", tmp_path, tmp_path / "test_one.py"]
     # Other plugins that are installed may change what is done with warnings.
-    environ = {
-        **os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
-    }  # fmt: skip
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if plugin == "pytest_loud":
         assert "1 passed" in output_of(*command, env=environ)
     else:

@@ -1,7 +1,7 @@
 """Operators for PyTorch training code: gathers, their gradients, and activations.
 
 Beside these, ``torch_ops.jit`` compiles kernels at run time, ``torch_ops.host`` has functions on
-NumPy arrays, and ``torch_ops.decompositions`` the activations for compilers that fuse them.
+NumPy arrays, and ``torch_ops.decompositions`` has the ops in torch's own, for other runtimes.
 
 ``python -m torch_ops`` shows what is installed and runs one of each.
 """

@@ -25,6 +25,7 @@ from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
 from support import Call, assert_close, calls, functional_name, raised, sized_call, weighted
+from torch_ops.decompositions import decompose
 
 # Dynamo times the guards of each function that it has compiled, after a flush of the CPU's caches:
 # some 20 ms each time.
@@ -115,6 +116,15 @@ class CompileChecks:
     def test_export(self, op: Op, device: torch.device) -> None:
         """torch.export with every size dynamic that may be; run with others."""
         program = exported(op, device)
+        for size in (9, 12):
+            call = sized_call(op, device, size)
+            assert_close(program.module()(*call.tensors), call(*call.tensors), call.shapes())
+
+    def test_decompose(self, op: Op, device: torch.device) -> None:
+        """The exported program in torch's ops alone; run with other sizes."""
+        program = decompose(exported(op, device))
+        targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+        assert targets and not [target for target in targets if "torch_ops" in str(target)]
         for size in (9, 12):
             call = sized_call(op, device, size)
             assert_close(program.module()(*call.tensors), call(*call.tensors), call.shapes())

@@ -6,16 +6,20 @@ import torch.nn.functional as F
 from activations import random, special
 from op_checks import FLOATS, Op, assert_same
 from support.registry import activations as elementwise
+from support.registry import described
 from torch import Tensor, nn
 from torch._functorch import config as aot_config
 from torch._inductor import config, metrics
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_ops
 from torch_ops.decompositions import activations
+from torch_ops.decompositions._in_torch import DECOMPOSITIONS
 
 OPS = torch.ops.torch_ops
 ELEMENTWISE = [op for op in elementwise() if not op.inplace]
+FUNCTIONAL = [op for op in described() if not op.inplace and op not in ELEMENTWISE]
 
 
 def close(op: Op, actual: Tensor, expected: Tensor, what: str) -> None:
@@ -107,3 +111,51 @@ def test_exported_programs(device: torch.device) -> None:
     program = program.run_decompositions(activations)
     assert "torch_ops" not in program.graph_module.code
     torch.testing.assert_close(program.module()(x), F.leaky_relu(x, 0.3))
+
+
+# ---- All ops of a forward pass ------------------------------------------------------------------
+
+
+def has_kernel(op: torch._ops.OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+
+
+def test_every_op_that_is_no_composition_has_one() -> None:
+    others = {"_torch_cuda"}  # no op on tensors
+    among_ranks = ("_exchange_", "_peer_")
+    others |= {"_scatter_add_sharded", "_scatter_elements_add_sharded"}  # of a DTensor's gradient
+    others |= {"_softmax_back", "_softmax_step", "sigmoid_backward"}
+    names = torch._C._dispatch_get_all_op_names()
+    for name in sorted(name for name in names if name.startswith("torch_ops::")):
+        packet, _, overload = name.removeprefix("torch_ops::").partition(".")
+        op = getattr(getattr(OPS, packet), overload or "default")
+        if op._schema.is_mutable or packet in others or packet.startswith(among_ranks):
+            continue
+        composed = has_kernel(op, "CompositeImplicitAutograd")
+        assert composed != (op in DECOMPOSITIONS or op in activations), name
+
+
+class InTorch(TorchDispatchMode):
+    """Runs decompositions in place of our ops."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if func.namespace != "torch_ops" or func._schema.is_mutable:  # which no program has
+            return func(*args, **kwargs)
+        with self:
+            if func in DECOMPOSITIONS:
+                return DECOMPOSITIONS[func](*args, **kwargs)
+            result = func.decompose(*args, **kwargs)
+        assert result is not NotImplemented, func
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("other", FUNCTIONAL, ids=str)
+def test_values_of_others(device: torch.device, other: Op, dtype: torch.dtype) -> None:
+    for sample in other.samples(device, dtype):
+        expected = other.function(*sample.args, **sample.kwargs)
+        with InTorch():
+            actual = other.function(*sample.args, **sample.kwargs)
+        # Compares dtypes too, which those after it depend on.
+        torch.testing.assert_close(actual, expected, equal_nan=True, msg=sample.shapes())

@@ -14,6 +14,7 @@
 #include "common/gather_family/indexing.h"
 #include "common/torch/calls/new_output.h"
 #include "common/torch/registration/derive.h"
+#include "common/torch/registration/layout_errors.h"
 #include "peers/peers_launch.h"
 #include "scatter/scatter.h"
 
@@ -31,6 +32,10 @@ auto on_device_of(const Tensor& tensor, Use&& use) {
   const pybind11::gil_scoped_release no_gil;
   return tensor.is_cuda() ? use(static_cast<OnCuda*>(nullptr)) : use(static_cast<OnCpu*>(nullptr));
 }
+
+// What torch.vmap and torch.func give a function in the place of a tensor.
+constexpr c10::DispatchKeySet kWrappers{c10::DispatchKey::FuncTorchBatched,
+                                        c10::DispatchKey::FuncTorchGradWrapper};
 
 // A number of Python's, which pybind11 does not convert.
 std::optional<at::Scalar> number_of(const pybind11::object& given) {
@@ -141,6 +146,11 @@ class Reader {
   std::optional<Tensor> look_up(const Tensor& weight, const Tensor& index, std::string_view mode,
                                 const pybind11::object& fill, std::string_view name,
                                 bool must_be_fresh) const {
+    check_dense(name.data(), "index", index);
+    // It has no memory, and the node would not be that of what it wraps.
+    TORCH_CHECK(!index.key_set().has_any(kWrappers), name,
+                ": torch.vmap and torch.func cannot transform a lookup. Make it outside of the "
+                "function: index may have any shape.");
     if (must_be_fresh && !is_fresh()) return std::nullopt;
     const auto node = autograd::make_node<autograd::Node<PeerRows>>(weight);
     Tensor output;

@@ -140,11 +140,13 @@ class ShardedTable(nn.Module):
             route's error comes with a later call, as those of :func:`torch_ops.gather`.
             docs/distributed.md says what the others hear of then.
         RuntimeError: The route is "direct" and the ranks cannot map each other's memory. In a
-            lookup or a backward pass: a rank did not come within the group's timeout. Or the module
-            was moved or converted, which would part ``weight`` from the memory that others read.
+            lookup or a backward pass: a rank did not come within the group's timeout. Or a lookup
+            is to be transformed by ``torch.vmap`` or ``torch.func``. Or the module was moved or
+            converted, which would part ``weight`` from the memory that others read.
         TypeError: An argument is of the wrong type.
         ValueError: An argument has a wrong value, or ranks were given different ones. Or the route
-            is "hierarchical", and hosts have different numbers of ranks.
+            is "hierarchical", and hosts have different numbers of ranks, or the ranks of a subgroup
+            are members of different numbers of groups.
 
     Example:
         >>> import torch, torch.distributed as dist, torch_ops

@@ -39,6 +39,12 @@ def check_call(
             f"{name}: index must be this rank's own tensor, but it is a DTensor. "
             "torch_ops.gather takes one."
         )
+    if not is_compiling() and torch._C._are_functorch_transforms_active():
+        # Reader::look_up in C++ says the same of the direct route's indices.
+        raise RuntimeError(
+            f"{name}: torch.vmap and torch.func cannot transform a lookup. Make it outside of the "
+            "function: index may have any shape."
+        )
     if index.device.type != table.device.type:
         raise RuntimeError(
             f"{name}: table and index must be on one device, but table is on {table.device} and "

@@ -411,3 +411,36 @@ def test_refused() -> None:
     for found in ranks.run(2, refused):
         for message, words in zip(found, expected, strict=True):
             assert message.startswith(words)
+
+
+def look_up_what_is_not_dense() -> list[str]:
+    """By ranks that read each other's memory, by one rank, sparse, and by the exchange."""
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    index, x = torch.tensor([0, 1]), torch.ones(2)
+    found = []
+    for options in ({}, {"group": alone}, {"sparse": True}, {"route": "exchange"}):
+        table = ShardedTable(4, 2, **options)  # type: ignore[arg-type]
+        calls: list[Callable[[], Any]] = [
+            lambda table=table: table(index.to_sparse()),
+            lambda table=table: table(torch.nested.nested_tensor([index])),
+            lambda table=table: torch.vmap(table)(index),
+            lambda table=table: torch.func.grad(lambda x, i: (x * table(i)).sum())(x, index),
+        ]
+        found += [message_of(call) for call in calls]
+        if table.route == "direct" and table.local_weight is None:  # nothing is transformed here
+            rows = torch.vmap(lambda x, table=table: x * table(index))(torch.eye(2))
+            rows.sum().backward()
+            grad: Any = table.weight.grad
+            assert grad.full_tensor().sum() == 4 * table.weight.device_mesh.size()
+    return found
+
+
+def test_index_that_is_not_dense() -> None:
+    expected = [
+        "TypeError: ShardedTable: index must be a dense tensor, but its layout is Sparse. Its",
+        "TypeError: ShardedTable: index must be a dense tensor, but it is a nested one.",
+        *2 * ["RuntimeError: ShardedTable: torch.vmap and torch.func cannot transform a lookup."],
+    ]
+    for found in ranks.run(2, look_up_what_is_not_dense):
+        for message, words in zip(found, 4 * expected, strict=True):
+            assert message.startswith(words)

@@ -523,6 +523,10 @@ MISTAKES: dict[str, tuple[str, Callable[[ShardedTable, Tensor], Any]]] = {
     "entry": ("IndexError: ShardedTable: index", lambda table, index: table(index + 99)),
     "dtype": ("TypeError: ShardedTable: index must", lambda table, index: table(index.float())),
     "mode": ("ValueError: ShardedTable: mode must", lambda table, index: table(index, mode="no")),
+    "vmap": (
+        "RuntimeError: ShardedTable: torch.vmap and torch.func cannot",
+        lambda table, index: torch.vmap(table)(index),
+    ),
     "number": ("TypeError: ShardedTable: index must", lambda table, index: table(3)),
     "prefetch": (
         "TypeError: ShardedTable.prefetch: index must",
@@ -550,7 +554,7 @@ def make_mistakes(table: ShardedTable, bad: list[int], kind: str) -> list[str]:
             else:
                 table(index).sum().backward()
             found.append("")
-        except (IndexError, TypeError, ValueError) as error:
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
             found.append(f"{type(error).__name__}: {error}")
     return found
 

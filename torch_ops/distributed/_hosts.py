@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from torch_ops.distributed.peers._meetings import timeout_of
+from torch_ops.distributed.peers._memory import agree
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,8 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     """Makes those of a group; ``names`` are those of the ranks' hosts. All ranks call it.
 
     Raises:
-        ValueError: Hosts have different numbers of ranks.
+        ValueError: Hosts have different numbers of ranks; or ranks are members of different numbers
+            of groups, where the group has not all processes.
     """
     if group in _of_groups:
         return _of_groups[group]
@@ -71,9 +73,18 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     numbers = [in_order.index(rank) for rank in range(len(names))]
     of_all = dist.get_process_group_ranks(group)
     # Where the group has all processes, each of them makes all groups, in the same order. Else only
-    # the members of a group make it, and torch finds them by a name that depends on how many groups
-    # a process has made.
+    # the members of a group make it, and torch finds them by a name that depends on of how many
+    # groups a process is a member.
     by_all = len(of_all) == dist.get_world_size()
+    if not by_all:
+        memberships = agree(group, len(distributed_c10d._world.pg_names))
+        if len(set(memberships)) > 1:
+            raise ValueError(
+                'ShardedTable: route="hierarchical" makes process groups, for which the ranks of a '
+                "subgroup must all be members of the same number of them, but they are members of "
+                f"{', '.join(map(str, memberships))}. Make the table before the other groups, or "
+                'use route="exchange".'
+            )
 
     def own_of(choices: Iterable[list[int]]) -> Any:
         own: Any = None

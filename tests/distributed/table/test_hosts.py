@@ -191,3 +191,19 @@ def test_hosts_of_different_sizes() -> None:
             'ValueError: ShardedTable: route="hierarchical" is for hosts that have the same number '
             "of ranks, but they have 3, 1. Use"
         )
+
+
+def on_some_ranks() -> str:
+    """Rank 2 becomes a member of one more group than rank 0, though all make the same ones."""
+    rank = dist.get_rank()
+    group = dist.new_group([0, 2])
+    if rank != 1:
+        of_table.check_table(make(group, 5, 3), of_table.indices(5)[:2], group.rank())
+    group, _ = dist.new_group([0, 2]), dist.new_group([1, 2])
+    return ranks.message_of(lambda: make(group, 5, 3)) if rank != 1 else ""
+
+
+def test_ranks_of_different_numbers_of_groups() -> None:
+    none, *found = sorted(ranks.run(3, on_some_ranks))
+    assert none == "" and found[0] == found[1]
+    assert found[0].startswith('ValueError: ShardedTable: route="hierarchical" makes process')

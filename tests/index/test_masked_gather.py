@@ -263,6 +263,18 @@ def test_mask_positions(device: torch.device) -> None:
     assert torch.vmap(lambda m: positions(m, 2))(mask).tolist() == [[0, 2], [0, 1]]
 
 
+@pytest.mark.parametrize("axes", [1, 2])
+def test_mapped_over_no_samples(device: torch.device, axes: int) -> None:
+    masks = torch.ones((0, 3, 2)[: 1 + axes], dtype=torch.bool, device=device)
+    source = torch.ones(0, 3, 2, 4, device=device, requires_grad=True)
+    rows = torch.vmap(lambda x, m: torch_ops.masked_gather(x, m, size=5))(source, masks)
+    assert rows.shape == (0, 5, *source.shape[1 + axes :])
+    back = torch.vmap(torch_ops.masked_scatter)(rows, masks)
+    assert back.shape == source.shape
+    (grad,) = torch.autograd.grad(back.sum(), source)
+    assert grad.shape == source.shape
+
+
 def test_cuda_graph() -> None:
     if not torch.cuda.is_available():
         return  # the same call is tested above; only a GPU has graphs

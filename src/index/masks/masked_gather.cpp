@@ -60,11 +60,15 @@ struct MaskPositions {
     return batching::apply(
         [&](const Batched& from) -> Batched {
           if (!from.axis) return {op_of<MaskPositions>().call(from.value, size), std::nullopt};
+          const Tensor masks = from.at(0);
+          if (masks.sym_size(0) == 0) {
+            const Tensor sample = masks.new_zeros_symint(masks.sym_sizes().slice(1));
+            return {op_of<MaskPositions>().call(sample, size).unsqueeze(0).slice(0, 0, 0), 0};
+          }
           std::vector<Tensor> positions;
-          for (const Tensor& sample : from.at(0).unbind(0)) {
+          for (const Tensor& sample : masks.unbind(0)) {
             positions.push_back(op_of<MaskPositions>().call(sample, size));
           }
-          TORCH_CHECK_VALUE(!positions.empty(), "masked_gather: torch.vmap over no samples.");
           return {at::stack(positions), 0};
         },
         mask);
@@ -97,7 +101,7 @@ struct MaskedGather {
     const Tensor rows = axes == 0   ? source.unsqueeze(0)
                         : axes == 1 ? source
                                     : source.flatten(0, axes - 1);
-    const Tensor flags = mask.reshape({-1});
+    const Tensor flags = mask.flatten();
     if (!size) {
       return ops::gather().call(rows, at::nonzero(flags).select(1, 0), 0, /*batch_dims=*/0, "raise",
                                 std::nullopt, std::nullopt);
@@ -167,7 +171,7 @@ struct MaskedScatter {
                       "0-dimensional.");
     c10::SymDimVector sizes(mask.sym_sizes().begin(), mask.sym_sizes().end());
     sizes.append(rows.sym_sizes().begin() + 1, rows.sym_sizes().end());
-    const Tensor flags = mask.reshape({-1});
+    const Tensor flags = mask.flatten();
     const Tensor scattered = op_of<MaskedScatterRows>().call(rows, flags).reshape_symint(sizes);
     if (!base) return scattered;
     const Tensor& out = *base;

@@ -72,6 +72,17 @@ def test_ranks_without_rows(rows: int) -> None:
     ranks.run(4, check, rows, (3,), "random", None)
 
 
+def gradient_of_no_columns() -> list[int]:
+    table = distribute_tensor(torch.ones(5, 0, 3), ranks.mesh(), [Shard(0)]).requires_grad_()
+    torch_ops.distributed.gather(table, torch.tensor([1, 2])).sum().backward()
+    assert table.grad is not None and table.grad.stride() == table.stride()
+    return list(table.grad.to_local().shape)
+
+
+def test_gradient_of_a_table_of_no_columns() -> None:
+    assert ranks.run(2, gradient_of_no_columns) == [[3, 0, 3], [2, 0, 3]]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compile(backend: str) -> None:
     ranks.run(2, check, ROWS, (3,), "random", backend)

@@ -172,7 +172,7 @@ def wrap(
     A part in another order is copied: its strides are those of one rank, and need not tell what all
     of the tensor would have.
     """
-    stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    stride = [math.prod([max(n, 1) for n in shape[axis + 1 :]]) for axis in range(len(shape))]
     output = DTensor.from_local(
         part.contiguous(),
         mesh,

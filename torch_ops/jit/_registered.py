@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops.jit.building.compilation import compile_cuda, compile_host
+from torch_ops.jit.building.compilation import compile_cuda, compile_host, may_divide
 from torch_ops.jit.building.errors import CompileError
 from torch_ops.jit.building.source import Source
 from torch_ops.jit.building.toolchain import arch_of
@@ -43,8 +43,7 @@ def signature(
         "inputs": [param.facts() for param in inputs],
         "outputs": [param.facts() for param in outputs],
         "placeholders": sorted(letters),
-        # Code of a header may divide too.
-        "divides": any(sign in text for text in texts for sign in ("/", "%", "include")),
+        "divides": may_divide(texts),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -139,3 +140,11 @@ def test_division_by_zero(kind: str) -> None:
     x[70_000], y[70_000] = 70_000, 1
     assert torch.equal(divide(x, y), before)
     assert (torch.arange(4) // 2).tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.skipif("clang" in os.environ.get("CXX", ""), reason="clang++ leaves these out")
+@pytest.mark.parametrize("text", ["x == 0 ? 5 / x : x", "x / N", "1 / x", "x / x"])
+def test_division_by_zero_that_the_compiler_sees(text: str) -> None:
+    kernel = ElementwiseKernel("T x", "T y", f"y = {text}", "quotient", options=("-DN=0",))
+    with pytest.raises(RuntimeError, match=r"^quotient: an integer was divided by zero"):
+        kernel(torch.arange(3))

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -50,6 +50,11 @@ _SCALAR_MATH = re.compile(
     r"|\bprintf\b|\batomic"
 )
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
+
+
+def may_divide(texts: Iterable[str]) -> bool:
+    """May one of the user's texts divide integers? Code of a header may, too."""
+    return any(re.search("[/%]|include|import", text) for text in texts)
 
 
 def compile_cuda(
@@ -134,6 +139,10 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     named = any(map(_STD.search, texts))
     if not named and not any(map(_STD_IN_OPTION.search, arguments)):
         arguments.append("-DTORCH_OPS_WITHOUT_STD")  # for headers/cpu.h
+    if may_divide(texts):
+        # Or g++ takes a division by zero for impossible, and ends the process where it sees one.
+        # Some loops take longer with it, so not all kernels get it. clang++ ignores it.
+        arguments.append("-fnon-call-exceptions")
     facts = ["host", compiler.version, host_processor(), *arguments]
     key = _key(facts, source.text, arguments, _folders_of_environment())
 

@@ -274,22 +274,21 @@ def _make_kernel(
     program: Program, op_name: str, options: tuple[str, ...], backward: str | None
 ) -> Any:
     """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
-    text = program.snippet.operation
+    snippet = program.snippet
+    macros = defined_macros(snippet.texts, shared_options(options))
+    texts = "\n".join((snippet.loop_prep, snippet.operation, snippet.after_loop))
     kernel = _ext.Elementwise(
         **signature(
             program.name,
             op_name,
             program.inputs,
             program.outputs,
-            (*program.snippet.texts, *options),
+            (*snippet.texts, *options),
         ),
-        uses_index=mentions(text, "i"),
-        uses_size=any(
-            mentions(part, "_ind")
-            for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
-        ),
+        uses_index=may_mean(snippet.operation, {"i"}, macros),
+        uses_size=may_mean(texts, {"_ind"}, macros),
         reads_outputs=_keeps_outputs(program, options),
-        has_loop_parts=bool(program.snippet.loop_prep or program.snippet.after_loop),
+        has_loop_parts=bool(snippet.loop_prep or snippet.after_loop),
         saves=_saves(program, options, backward),
         compile=untraced(functools.partial(_compile, program, options)),
         derive=functools.partial(_derive, program, op_name, options, backward),
@@ -365,7 +364,7 @@ def _derive(
         assert backward is not None
         saves = _saves(program, options, backward)[len(program.inputs) :]
         read = tuple(out for out, is_saved in zip(program.outputs, saves, strict=True) if is_saved)
-        made = _by_code(program, backward, wanted, wide, read)
+        made = _by_code(program, backward, wanted, wide, read, options)
     elif kind == "vjp":
         made = program.vjp(wanted, wide, given)
     else:
@@ -375,9 +374,16 @@ def _derive(
 
 
 def _by_code(
-    program: Program, code: str, wanted: list[bool], wide: list[bool], read: tuple[Param, ...]
+    program: Program,
+    code: str,
+    wanted: list[bool],
+    wide: list[bool],
+    read: tuple[Param, ...],
+    options: tuple[str, ...] = (),
 ) -> Program:
     """The program of the gradients that the user's snippet computes, which reads some outputs."""
+    macros = defined_macros((program.snippet.preamble,), shared_options(options))
+    text = "\n".join((code, *macros.values()))
     grads = tuple(Param("grad_" + out.name, out.type) for out in program.outputs)
     inputs = (*grads, *program.inputs, *read)
     outputs: list[Param] = []
@@ -388,13 +394,13 @@ def _by_code(
         like = len(grads) + number if param.raw else -1
         grad = Param(name, param.type, raw=param.raw, wide=wide[number], like=like)
         if wanted[number]:
-            if not mentions(code, name):
+            if not mentions(text, name):
                 raise RuntimeError(
                     f"{_what(program)}: its backward snippet does not write {name}, but "
                     f"{param.name} requires a gradient."
                 )
             outputs.append(grad)
-        elif mentions(code, name):
+        elif mentions(text, name):
             (unwanted if param.raw else scratch).append(grad)
     snippet = Snippet(code, "backward", program.snippet.preamble, scratch=tuple(scratch))
     return Program(program.name, inputs, (*outputs, *unwanted), snippet)

@@ -38,7 +38,7 @@ from torch_ops.jit.language.program import (
     Snippet,
     check_assigned,
     defined_macros,
-    mentions,
+    may_mean,
 )
 from torch_ops.jit.plans import IndexPlan
 from torch_ops.ops.plan import GatherPlan
@@ -306,7 +306,8 @@ class IndexedKernel:
 
 def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> Any:
     """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
-    text = program.snippet.operation
+    snippet = program.snippet
+    macros = defined_macros(snippet.texts, shared_options(options))
 
     def role(param: Param) -> tuple[int, str, tuple[int, ...]]:
         index = program.indices.index(param.index) if param.index else -1
@@ -318,13 +319,13 @@ def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> An
             op_name,
             program.inputs,
             program.outputs,
-            (*program.snippet.texts, *options),
+            (*snippet.texts, *options),
         ),
         in_roles=[role(param) for param in program.inputs],
         out_roles=[role(param) for param in program.outputs],
         indices=list(program.indices),
-        uses_index=mentions(text, "i"),
-        uses_size=mentions(text, "_ind"),
+        uses_index=may_mean(snippet.operation, {"i"}, macros),
+        uses_size=may_mean(snippet.operation, {"_ind"}, macros),
         compile=untraced(functools.partial(_compile, program, options)),
         derive=functools.partial(_derive, program, op_name, options),
         gather_plan=GatherPlan,

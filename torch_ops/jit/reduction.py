@@ -34,6 +34,7 @@ from torch_ops.jit.generation.reduction import (
     host_source,
     result_dtype,
 )
+from torch_ops.jit.generation.text import shared_options
 from torch_ops.jit.language.params import (
     Param,
     check_names,
@@ -43,7 +44,7 @@ from torch_ops.jit.language.params import (
     parse_type,
     without_wide_typedefs,
 )
-from torch_ops.jit.language.program import mentions
+from torch_ops.jit.language.program import defined_macros, may_mean
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -213,13 +214,19 @@ class ReductionKernel:
 
 def make_reduction(reduction: Reduction, options: tuple[str, ...], op_name: str = "") -> Any:
     """The C++ side of a reduction; with a name registered as ``torch_ops_jit::<op_name>``."""
-    texts = (reduction.map_expr, reduction.reduce_expr, reduction.post_map_expr, reduction.preamble)
+    expressions = (reduction.map_expr, reduction.reduce_expr, reduction.post_map_expr)
+    texts = (*expressions, reduction.identity or "")
+    macros = defined_macros((reduction.preamble, *texts), shared_options(options))
     kernel = _ext.Reduction(
         **signature(
-            reduction.name, op_name, reduction.inputs, [reduction.output], (*texts, *options)
+            reduction.name,
+            op_name,
+            reduction.inputs,
+            [reduction.output],
+            (reduction.preamble, *texts, *options),
         ),
         has_identity=reduction.identity is not None,
-        uses_size=any(mentions(text, part) for text in texts for part in ("_in_ind", "_out_ind")),
+        uses_size=may_mean("\n".join(texts), {"_in_ind", "_out_ind"}, macros),
         compile=untraced(functools.partial(_compile, reduction, options)),
     )
     if op_name:

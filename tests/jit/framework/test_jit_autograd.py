@@ -194,6 +194,9 @@ def test_vmap(device: torch.device) -> None:
     # Where an element stands is counted in its sample.
     index = ElementwiseKernel("T x", "T y", "y = x * i + _ind.size()", "index")
     assert torch.vmap(index)(torch.ones(2, 3, device=device)).tolist() == [[3, 4, 5]] * 2
+    for more in ({"preamble": "#define NN _ind.size()"}, {"options": ("-DNN=_ind.size()",)}):
+        index = ElementwiseKernel("T x", "T y", "y = x * NN", "index", **more)
+        assert torch.vmap(index)(torch.ones(2, 3, device=device)).tolist() == [[3] * 3] * 2
     raw = ElementwiseKernel("raw T w, int64 k", "T y", "y = w[k]")
     w, k = random((2, 5), device), torch.tensor([3, 1], device=device)
     torch.testing.assert_close(torch.vmap(raw, (0, None))(w, k), w[:, k])
@@ -395,12 +398,20 @@ def test_index_in_derivatives(device: torch.device) -> None:
     assert torch.equal(gx, torch.arange(12.0, device=device, dtype=torch.float64).view(4, 3))
     torch.testing.assert_close(gy, 4 * 12 * 2 * y.detach())
     # A sum that is large enough to be a kernel of its own otherwise.
+    x, y = torch.ones(1000, 1100, device=device), torch.zeros(1000, 1, device=device)
+    y.requires_grad_()
+    for backward in ("grad_y = grad_z * (i % 1100)", "OF_Y = grad_z * (AT % 1100)"):
+        kernel = ElementwiseKernel(
+            "T x, T y", "T z", "z = x + y", "counted", backward=backward,
+            preamble="#define OF_Y grad_y", options=("-DAT=i",),
+        )  # fmt: skip
+        (gy,) = torch.autograd.grad(kernel(x, y).sum(), y)
+        assert bool((gy == 1099 * 1100 / 2).all())
     kernel = ElementwiseKernel(
-        "T x, T y", "T z", "z = x + y", "counted", backward="grad_y = grad_z * (i % 1100)"
+        "T x, T y", "T z", "z = y * NN", options=("-DNN=(_ind.size() / 550000)",)
     )
-    y = torch.zeros(1000, 1, device=device, requires_grad=True)
-    (gy,) = torch.autograd.grad(kernel(torch.ones(1000, 1100, device=device), y).sum(), y)
-    assert bool((gy == 1099 * 1100 / 2).all())
+    (gy,) = torch.autograd.grad(kernel(x, y).sum(), y)
+    assert bool((gy == 2 * 1100).all())
 
 
 def test_parameters_named_as_derivatives_are(device: torch.device) -> None:

@@ -129,6 +129,9 @@ def test_vmap_of_numbers_and_raw_arrays(device: torch.device) -> None:
     assert mixed.dtype == torch.float16
     torch.testing.assert_close(torch.vmap(PICKED)(x, y), x.sum(1) * y[:, 1])
     torch.testing.assert_close(torch.vmap(PICKED, (0, None))(x, y[0]), x.sum(1) * y[0, 1])
+    for more in ({"preamble": "#define NN _in_ind.size()"}, {"options": ("-DNN=_in_ind.size()",)}):
+        mean = ReductionKernel("T x", "T y", "x", "a + b", "y = a / NN", 0, "mean", **more)
+        torch.testing.assert_close(torch.vmap(mean)(x), x.mean(1))
     with pytest.raises(IndexError, match="dim must be between -1 and 0, but it is 1"):
         torch.vmap(functools.partial(NORM, dim=1))(x)
     with pytest.raises(ValueError, match="no identity"):

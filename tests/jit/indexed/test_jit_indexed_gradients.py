@@ -220,6 +220,8 @@ def test_vmap_over_indices(device: torch.device) -> None:
     made = torch.vmap(lambda x, s, d: counted(x, src=s, dst=d, sizes={"dst": M}))(x, src, dst)
     entry = torch.arange(E, device=device)[:, None]
     torch.testing.assert_close(made[2], reduced(x[2][src[2]] * entry, dst[2], M))
+    size = IndexedKernel("T x[src]", "T y", "y = NN + 0 * x", preamble="#define NN _ind.size()")
+    assert torch.all(torch.vmap(lambda x, s: size(x, src=s))(x, src) == E)
 
 
 @pytest.mark.parametrize("in_dims", [(None, 0), (0, 0), (0, None)])

@@ -49,12 +49,13 @@ _SCALAR_MATH = re.compile(
     r"|log2|log10|i?logb|erfc?x?|erfc?inv|normcdf(inv)?|[lt]gamma|fmod|remainder|remquo)f?\b"
     r"|\bprintf\b|\batomic"
 )
+_DIVISION = re.compile(r"/(?!\s*\d*\.\d)|%|include|import")  # not by 2.0
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
 
 
 def may_divide(texts: Iterable[str]) -> bool:
     """May one of the user's texts divide integers? Code of a header may, too."""
-    return any(re.search("[/%]|include|import", text) for text in texts)
+    return any(map(_DIVISION.search, texts))
 
 
 def compile_cuda(

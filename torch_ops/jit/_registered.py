@@ -15,7 +15,7 @@ from torch_ops.jit.building.compilation import compile_cuda, compile_host, may_d
 from torch_ops.jit.building.errors import CompileError
 from torch_ops.jit.building.source import Source
 from torch_ops.jit.building.toolchain import arch_of
-from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options, with_macros
 from torch_ops.jit.language.derivative_errors import explained
 from torch_ops.jit.language.params import Param
 from torch_ops.jit.language.program import Program
@@ -63,7 +63,7 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 def load_functions(
     what: str,
     program: Program | None,
-    options: tuple[str, ...],
+    options: Sequence[str],
     device: int | None,
     source: Source,
     *names: str,
@@ -74,6 +74,7 @@ def load_functions(
     ``program``: what the source was generated from. An error in a derivative says what to do.
     """
     try:
+        source, options = with_macros(source, options)
         if device is None:
             given = (*HOST_OPTIONS, *shared_options(options))
             library = _ext.load_host_library(compile_host(what, source, options=given).data)

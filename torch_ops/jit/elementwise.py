@@ -75,8 +75,8 @@ class ElementwiseKernel:
         preamble: Text before the kernel: functions, includes.
         loop_prep: Text that runs once per thread (CUDA) or worker (CPU) before its elements.
         after_loop: Text that runs once per thread or worker after its elements.
-        options: Options for NVRTC. ``-D``, ``-U``, ``-I`` and ``-std=`` are also passed to the
-            host's compiler.
+        options: Options for NVRTC. ``-I`` and ``-std=`` are also passed to the host's compiler.
+            ``-D`` and ``-U`` become lines before the preamble.
         backward: ``"auto"``: the snippet is differentiated. ``None``: gradients are refused. Other
             text: a snippet that reads ``grad_<output>``, the inputs and the outputs, and writes
             ``grad_<input>``; for a raw input that is a raw array of zeros.

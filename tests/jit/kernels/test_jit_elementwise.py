@@ -12,7 +12,7 @@ import torch
 from op_checks import assert_same, layouts_of
 from torch import Tensor
 
-from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, IndexedKernel, ReductionKernel
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -402,6 +402,22 @@ def test_preamble_and_options(device: torch.device) -> None:
     )  # fmt: skip
     x = random((4,), device)
     torch.testing.assert_close(kernel(x), 3 * x + 2)
+
+
+@pytest.mark.parametrize("how", ["options", "preamble"])
+def test_macros_with_names_of_the_headers(how: str, device: torch.device) -> None:
+    names = ("N", "D", "d", "n", "S", "size", "count", "data")
+    defines = "\n".join(f"#define {name} 2" for name in names)
+    more = {how: defines if how == "preamble" else [f"-D{name}=2" for name in names]}
+    x = torch.ones(3, 1, device=device, requires_grad=True)
+    y = ElementwiseKernel("T x", "T y", "y = x * x * N * d", **more)(x)
+    y = IndexedKernel("T x[s]", "T y[s]", "y = x * S", **more)(y, s=torch.arange(3, device=device))
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [[16]] * 3
+    total = ReductionKernel("T x", "T y", "x * N", "a + b", "y = a * d", 0, **more)
+    assert total(x.detach()).item() == 12
+    wrong = ElementwiseKernel("T x", "T y", "y = x", options=("-DN", "-D2=N"))
+    with pytest.raises(CompileError, match="options, line 2"):
+        wrong(x)
 
 
 def test_declarations() -> None:

@@ -16,7 +16,7 @@ from torch_ops.jit.building.compilation import compile_cuda
 from torch_ops.jit.elementwise import _by_code
 from torch_ops.jit.generation import reduction as reduction_codegen
 from torch_ops.jit.generation.elementwise import Form, cuda_source
-from torch_ops.jit.generation.text import CUDA_OPTIONS
+from torch_ops.jit.generation.text import CUDA_OPTIONS, with_macros
 from torch_ops.jit.language.params import parse_params
 from torch_ops.jit.language.program import Program, Snippet
 
@@ -68,6 +68,14 @@ def test_a_vector_is_one_word(dtype: torch.dtype) -> None:
         assert int(width) * int(bits) == 128
     # Besides, the elements after the last whole vector.
     assert ptx.count("ld.global.") == 2 and ptx.count("st.global.") == 2
+
+
+def test_macros_of_options() -> None:
+    kernel = program("T x", "T y", "y = x * x * N * F(d)").vjp([True], [False])
+    options = ("-DN=2", "-D", "d=3", "--define-macro=F(D)=D+1", "-UQ", "--std=c++20")
+    source, others = with_macros(cuda_source(kernel, form(F32, F32, F32))[0], options)
+    assert others == ["-std=c++20"]
+    compile_cuda("kernel", source, options=(*CUDA_OPTIONS, *others))
 
 
 def test_what_a_backward_snippet_does_not_read_costs_no_load() -> None:

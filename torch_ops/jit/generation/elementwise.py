@@ -69,7 +69,7 @@ class _Writer:
         self.count = walked + (form.index == "o")
 
     def head(self, processor: str, more: str) -> Pieces:
-        """What stands before the kernel; last the struct that src/jit/elementwise/ fills."""
+        """What stands before the kernel, such as the struct that src/jit/elementwise/ fills."""
         dtypes = (*self.form.stored, *self.form.computed)
         loop = f"{processor}.h", f"elementwise/{processor}.h"
         plan = (
@@ -78,8 +78,9 @@ class _Writer:
         )
         return [
             headers(*loop, dtypes, self.program.depth > 0) + self.program.type_aliases(self.types),
+            plan,
             *preamble_pieces(self.program),
-            f";\n{plan}",
+            ";",
         ]
 
     def body(self, loop: str, *more: str) -> Pieces:

@@ -114,7 +114,7 @@ class _Writer:
         )
 
     def head(self, processor: str, partial_bytes: int, more: str) -> Pieces:
-        """What stands before the kernels; last the struct that src/jit/indexed/run.cpp fills."""
+        """What stands before the kernels, such as the struct that src/jit/indexed/run.cpp fills."""
         form = self.form
         dtypes = (*form.stored, *form.computed)
         loops = headers(f"indexed/{processor}.h", "indexed/pass.h", dtypes, self.program.depth > 0)
@@ -141,8 +141,9 @@ class _Writer:
 using @Pass = {self.template};"""
         return [
             loops + self.program.type_aliases(self.types),
+            plan,
             *preamble_pieces(self.program),
-            f";\n{plan}",
+            ";",
         ]
 
     def element(self) -> Pieces:

@@ -107,15 +107,15 @@ class _Writer:
         loop = f"{processor}.h", f"reduce/{processor}.h"
         return joined(
             headers(*loop, dtypes, program is not None) + aliases,
-            *preamble,
             f"""struct Plan {{
   int64_t outputs, elements, part, parts;
   {self.result}* partials;
   char* data[{count}];
 {arguments.fields}{more}
   torch_ops::Axis<{count}> kept[{max(form.kept, 1)}], reduced[{max(form.reduced, 1)}];
-}};
-struct @Functions {{
+}};""",
+            *preamble,
+            f"""struct @Functions {{
 using @Result = {self.result};
 const Plan& @plan;
 const torch_ops::Indexer _in_ind{{@plan.outputs * @plan.elements}};

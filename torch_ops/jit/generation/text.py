@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -31,21 +31,46 @@ _SHARED_OPTION = re.compile(
 )
 
 
-def shared_options(options: Sequence[str]) -> list[str]:
-    """Of the user's options those that the host's compiler gets, each with its value."""
-    shared = []
+def _named(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each option: the short name and the value of a shared one, or no name and the option."""
     rest = iter(options)
     for option in rest:
         found = _SHARED_OPTION.match(option)
         if found is None:
+            yield "", option
             continue
         value = option[found.end() :].strip()
         if found[0] not in ("-D", "-U", "-I") or value.startswith("="):
             value = value.removeprefix("=")
-        value = value or next(rest, "")
-        name = str(found.lastgroup)
-        shared.append(f"-{name}={value}" if name == "std" else f"-{name}{value}")
-    return shared
+        yield str(found.lastgroup), value or next(rest, "")
+
+
+def shared_options(options: Sequence[str]) -> list[str]:
+    """Of the user's options those that the host's compiler gets, each with its value."""
+    return [
+        f"-std={value}" if name == "std" else f"-{name}{value}"
+        for name, value in _named(options)
+        if name
+    ]
+
+
+def with_macros(source: Source, options: Sequence[str]) -> tuple[Source, list[str]]:
+    """The source with the macros of -D and -U as lines before the preamble, and the other options.
+
+    As options they would be in force in our headers too, where a T or an N is something else.
+    """
+    lines, others = [], []
+    for name, value in _named(options):
+        if name == "D":
+            macro, sign, body = value.partition("=")
+            lines.append(f"#define {macro} {body if sign else 1}")
+        elif name == "U":
+            lines.append(f"#undef {value}")
+        else:
+            others.append(f"-{name}{'=' * (name == 'std')}{value}" if name else value)
+    at = [isinstance(p, UserText) and p.name == "preamble" for p in source.pieces].index(True)
+    macros = [UserText("options", "\n".join(lines))] if lines else []
+    return Source.of(*source.pieces[:at], *macros, *source.pieces[at:]), others
 
 
 # ---- headers ------------------------------------------------------------------------------------

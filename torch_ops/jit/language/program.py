@@ -325,7 +325,8 @@ class Program:
         lines = []
         if self.kind == "jvp":
             for own, out in zip(self.outputs, parent.outputs, strict=True):
-                value = selected(out, f"@{out.name}_{self.depth}.d.of[0]") if out in duals else "0"
+                tangent = f"torch_ops::tangent_of(@{out.name}_{self.depth}, 0)"
+                value = selected(out, tangent) if out in duals else "0"
                 lines.append(f"{own.name} = {value};")
             return "\n".join(lines) + "\n"
         grads = {
@@ -336,7 +337,8 @@ class Program:
         summed = [out for out, has in zip(parent.outputs, given, strict=True) if has]
         for number, own in enumerate(self.outputs):
             terms = [
-                f"torch_ops::scaled(@{out.name}_{self.depth}.d.of[{number}], {grads[out.name]})"
+                f"torch_ops::scaled(torch_ops::tangent_of(@{out.name}_{self.depth}, {number}), "
+                f"{grads[out.name]})"
                 for out in summed
                 if out in duals
             ]

@@ -44,7 +44,7 @@ from torch_ops.jit.language.params import (
     parse_type,
     without_wide_typedefs,
 )
-from torch_ops.jit.language.program import defined_macros, may_mean
+from torch_ops.jit.language.program import check_assigned, defined_macros, may_mean
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -95,7 +95,8 @@ class ReductionKernel:
     Raises:
         CompileError: At the first call, a snippet does not compile.
         TypeError: As for :class:`ElementwiseKernel`.
-        ValueError: No elements and no identity; ``out`` has the wrong shape; an axis named twice.
+        ValueError: No elements and no identity; ``out`` has the wrong shape; an axis named twice;
+            ``post_map_expr`` never assigns the output.
         IndexError: An axis is out of range.
         RuntimeError: Shapes do not broadcast; tensors on several devices; no compiler; ``out`` and
             an argument that requires grad.
@@ -167,7 +168,11 @@ class ReductionKernel:
         )
         self.inputs = inputs
         texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
-        self.source = repr((reduction, tuple(options), included_headers(texts, options)))
+        headers = included_headers(texts, options)
+        if not headers:  # which may define macros
+            macros = defined_macros((preamble, post_map_expr), shared_options(options))
+            check_assigned(post_map_expr, outputs, macros, "post_map_expr")
+        self.source = repr((reduction, tuple(options), headers))
         self._kernel = make_reduction(reduction, tuple(options), hashed(name, self.source))
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 

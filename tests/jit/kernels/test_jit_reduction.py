@@ -292,6 +292,9 @@ def test_errors(device: torch.device) -> None:
         ReductionKernel("T x", "T y", "x", "a + b", "y = a", [0])
     with pytest.raises(ValueError, match=f"identity is {2**70}, which no integer"):
         ReductionKernel("T x", "T y", "x", "a + b", "y = a", 2**70)
+    for text in ("sqrt(a)", "y == a", ""):
+        with pytest.raises(ValueError, match=r"post_map_expr assigns the output y nowhere\. Write"):
+            ReductionKernel("T x", "T y", "x * x", "a + b", text, 0)
     for snippets, name in (
         (("nothing", "a + b", "y = a"), "map_expr"),
         (("x", "a +* b", "y = a"), "reduce_expr"),

@@ -397,8 +397,10 @@ def surely_assigns(text: str, name: str, macros: Mapping[str, str] | None = None
     )
 
 
-def check_assigned(text: str, outputs: Iterable[Param], macros: Mapping[str, str]) -> None:
-    """Refuses a snippet that surely assigns an output nowhere. Raw ones may be written elsewhere.
+def check_assigned(
+    text: str, outputs: Iterable[Param], macros: Mapping[str, str], title: str = "operation"
+) -> None:
+    """Refuses a text that surely assigns an output nowhere. Raw ones may be written elsewhere.
 
     An output may be assigned by a macro, through a pointer or a reference, or by a function that it
     is an argument of.
@@ -421,8 +423,7 @@ def check_assigned(text: str, outputs: Iterable[Param], macros: Mapping[str, str
             and not may_mean(re.sub(name, " ", text), {param.name}, macros)
         ):
             raise ValueError(
-                f"operation assigns the output {param.name} nowhere. Write {param.name} = ..., or "
-                "leave it out of out_params."
+                f"{title} assigns the output {param.name} nowhere. Write {param.name} = ..."
             )
 
 

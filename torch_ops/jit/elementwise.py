@@ -425,7 +425,10 @@ def _fake(
     device = device_of(program.name, tensors)
     if size is not None or not walked:
         if size is None and tensors:
-            raise ValueError(f"{program.name}: only raw parameters are given. Pass size=.")
+            raise ValueError(
+                f"{program.name}: only raw parameters are given, and numbers, which tell no shape. "
+                "Pass size=."
+            )
         shape: Any = torch.Size(size or ())
     else:
         shape = torch.broadcast_shapes(*(value.shape for value in walked))

@@ -275,9 +275,11 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   Call call{kernel, Form(device)};
   Form& form = call.form;
 
-  bool walks = false;  // does a tensor tell the shape?
+  bool walks = false;      // does a tensor tell the shape?
+  bool is_single = false;  // by having no axes, where size= does not tell another
   for (size_t k = 0; k < kernel.in.size(); ++k) {
-    walks |= arguments[k].tensor && !kernel.in[k].raw && arguments[k].tensor->dim() > 0;
+    if (!arguments[k].tensor || kernel.in[k].raw) continue;
+    (arguments[k].tensor->dim() > 0 ? walks : is_single) = true;
   }
   // Outputs.
   c10::SmallVector<const Tensor*, 4> raw;
@@ -307,8 +309,9 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
                   [&](size_t, const Tensor& tensor) { call.operands.push_back(&tensor); });
   TORCH_CHECK_VALUE(!size || !walks, kernel.name,
                     ": size= is for calls in which no tensor but raw ones tells the shape.");
-  TORCH_CHECK_VALUE(size || walks || form.raw_ranks.empty(), kernel.name,
-                    ": only raw parameters are given, which tell no shape. Pass size=.");
+  TORCH_CHECK_VALUE(size || walks || is_single || form.raw_ranks.empty(), kernel.name,
+                    ": only raw parameters are given, and numbers, which tell no shape. "
+                    "Pass size=.");
 
   check_outputs(call, outs);
   const bool none_to_walk =

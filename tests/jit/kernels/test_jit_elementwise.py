@@ -296,6 +296,20 @@ def test_raw_alone(device: torch.device) -> None:
         FILL_BESIDE(x, size=6, out=(x, x))
 
 
+def test_a_tensor_without_axes_beside_a_raw_array(device: torch.device) -> None:
+    """It tells the shape, as without the array, and on every way."""
+    kernel = ElementwiseKernel("T x, raw T w", "T y", "y = x + w[1]", "beside")
+    w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
+    x = torch.tensor(0.5, device=device, requires_grad=True)
+    y = kernel(x, w[0])
+    assert y.shape == () and y.item() == 2.5 and torch.autograd.grad(y, x)[0].item() == 1
+    assert kernel(x.detach().to("meta"), w[0].to("meta")).shape == ()
+    assert kernel(x.detach(), w[0], size=2).tolist() == [2.5, 2.5]
+    assert torch.vmap(kernel)(w[0], w).tolist() == [3, 6]
+    with pytest.raises(ValueError, match=r"numbers, which tell no shape\. Pass size="):
+        kernel(0.5, w)
+
+
 FILL_BESIDE = ElementwiseKernel("raw T x", "raw T y, T z", "y[i] = x[i]; z = 1", "fill_beside")
 
 

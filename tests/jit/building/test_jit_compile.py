@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pickle
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,22 @@ def test_cxx_that_is_no_compiler(
         monkeypatch.setenv("CXX", command)
         with pytest.raises(RuntimeError, match=f"not compiled by .*{command}.*CXX"):
             host("")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_full_folder_for_temporary_files(
+    code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the compiler's fault."""
+
+    def no_space(**options: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_space)
+    with pytest.raises(
+        RuntimeError, match=rf"{os.strerror(code)}\. TMPDIR must name a folder with"
+    ):
+        host('extern "C" int f() { return 1; }')
 
 
 def test_limit_that_is_no_number(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

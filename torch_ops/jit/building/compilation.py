@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import io
 import itertools
@@ -50,6 +51,7 @@ _SCALAR_MATH = re.compile(
     r"|\bprintf\b|\batomic"
 )
 _DIVISION = re.compile(r"/(?!\s*\d*\.\d)|%|include|import")  # not by 2.0
+_OF_FOLDERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
 
 
@@ -153,9 +155,12 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
             no_carets = option_against_carets(compiler.command)
             return _run_host_compiler(what, source, [compiler.command[0], *arguments, no_carets])
         except OSError as error:
+            advice = "CXX must name a C++ compiler; without it g++ or clang++ is used."
+            if error.errno in _OF_FOLDERS:
+                advice = "TMPDIR must name a folder with room for the source and the code."
             raise RuntimeError(
                 f"torch_ops.jit: {what} was not compiled by {shlex.join(compiler.command)}: "
-                f"{error}. CXX must name a C++ compiler; without it g++ or clang++ is used."
+                f"{error}. {advice}"
             ) from error
 
     return get_or_compile(key, compile)

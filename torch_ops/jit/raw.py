@@ -284,12 +284,13 @@ class RawModule:
 
         Raises:
             OSError: There is no such file.
+            TypeError: It is neither code nor a path.
             ValueError: It is not PTX.
         """
         if isinstance(ptx, str) and ".version" in ptx:
             data = ptx.encode()
         else:
-            data = ptx if isinstance(ptx, bytes) else _read(ptx)
+            data = ptx if isinstance(ptx, bytes) else _read("from_ptx: ptx", ptx)
         if b".version" not in data or b".target" not in data:
             raise ValueError("RawModule.from_ptx: this is not PTX: it has no .version or .target.")
         return _make_module(
@@ -306,9 +307,13 @@ class RawModule:
 
         Raises:
             OSError: There is no such file.
+            TypeError: It is neither code nor a path.
             ValueError: It is not a cubin.
         """
-        data = bytes(cubin) if isinstance(cubin, bytes | bytearray | memoryview) else _read(cubin)
+        if isinstance(cubin, bytes | bytearray | memoryview):
+            data = bytes(cubin)
+        else:
+            data = _read("from_cubin: cubin", cubin)
         if not data.startswith(b"\x7fELF"):
             raise ValueError("RawModule.from_cubin: this is not a cubin: it is not an ELF file.")
         return _make_module("", (), (), "", Artefact(data, {"format": "cubin", "names": {}}))
@@ -522,7 +527,11 @@ def _current_arch() -> str:
     return DEFAULT_ARCH
 
 
-def _read(path: Any) -> bytes:
+def _read(argument: str, path: Any) -> bytes:
+    if not isinstance(path, str | os.PathLike):  # open would take a number for a file descriptor
+        raise TypeError(
+            f"RawModule.{argument} must be bytes or a path, but it is a {type(path).__name__}."
+        )
     with open(path, "rb") as file:
         return file.read()
 

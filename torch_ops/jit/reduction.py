@@ -74,7 +74,7 @@ class ReductionKernel:
 
     Call:
         ``kernel(*inputs, dim=None, keepdim=False, out=None)``. ``dim`` is an axis or several; None:
-        all of them. Returns a tensor of the input's shape without these axes (with
+        all of them; ``()``: none. Returns a tensor of the input's shape without these axes (with
         ``keepdim=True`` of size 1 there).
 
     Values are combined in ``reduce_type``, else in the type of the output; in float32 for float16

@@ -48,7 +48,9 @@ def test_declarations(case: tuple[Any, ...]) -> None:
         IndexedKernel(inputs, outputs, operation, **more)
 
 
-@pytest.mark.parametrize("name", ["i", "_ind", "out", "sizes", "plan", "x", "y", "T", "batch_dims"])
+@pytest.mark.parametrize(
+    "name", ["i", "_ind", "out", "sizes", "plan", "x", "y", "T", "batch_dims", "for"]
+)
 def test_names_of_indices_that_are_taken(name: str) -> None:
     with pytest.raises(ValueError, match=rf"an index cannot be named '{name}'"):
         IndexedKernel(f"T x[{name}]", "T y[dst]", "y = x")

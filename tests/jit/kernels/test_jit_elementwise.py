@@ -439,7 +439,9 @@ def test_declarations() -> None:
         ElementwiseKernel("T", "T y", "y = 0")
     with pytest.raises(TypeError, match=r"there is no type 'float128'.*bfloat16"):
         ElementwiseKernel("float128 x", "T y", "y = 0")
-    for name in ("i", "new", "or", "NAN", "M_PI", "torch_ops_x", "2x"):
+    with pytest.raises(TypeError, match=r"there is no type 'i'\. A type is one letter but i"):
+        ElementwiseKernel("i x", "T y", "y = 0")
+    for name in ("i", "new", "or", "NAN", "M_PI", "torch_ops_x", "2x", "ptrdiff_t", "_Complex"):
         with pytest.raises(ValueError, match=f"'{name}' cannot be the name"):
             ElementwiseKernel(f"T {name}", "T y", "y = 0")
     with pytest.raises(ValueError, match="x has the name of another"):

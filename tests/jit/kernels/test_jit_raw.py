@@ -482,6 +482,8 @@ def test_no_such_file_or_no_code(tmp_path: Path) -> None:
             make(tmp_path / "some")
         with pytest.raises(ValueError, match="this is not"):
             make(b"")
+        with pytest.raises(TypeError, match=r"from_\w+: \w+ must be bytes or a path, but .* int"):
+            make(3)
 
 
 def test_pickled(compiled: dict[str, Any]) -> None:

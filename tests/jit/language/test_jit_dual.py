@@ -313,6 +313,7 @@ REFUSED = {
     "local_float": ("y = x;\nfloat t = x * x;\ny = t", 2, "write `auto`"),
     "local_double": ("double t = 0;\nt = x;\ny = t", 2, "class|auto"),
     "cast": ("y = x * (float)x", 1, "cast"),
+    "lambda": ("auto f = [](float a) { return a; }; y = f(x)", 1, "write `auto` or `T` for types"),
     "static_cast": ("y = static_cast<int>(x)", 1, "cast"),
     "int": ("int k = x; y = k", 1, "write `auto`"),
     "no_rule": ("y = x;\n\ny = nextafter(x, y)", 3, "rule"),

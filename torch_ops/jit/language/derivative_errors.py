@@ -12,7 +12,9 @@ _FIXED = (
     r"u?int\d+_t)\b"
 )
 _DECLARATION = re.compile(_FIXED + r"[\s*&]*\w+\s*(?:\[[^\]]*\]\s*)*(?:[=,;{(]|$)")
-_CAST = re.compile(r"\(\s*" + _FIXED + r"[\w\s]*\)|static_cast\s*<|" + _FIXED + r"\s*\(")
+_CAST = re.compile(
+    rf"\(\s*(?:{_FIXED}\s*)+\)|static_cast\s*<|{_FIXED}\s*\("  # not the lambda's (float a)
+)
 
 
 def explained(

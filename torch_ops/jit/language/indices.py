@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -27,10 +28,12 @@ def read_indices(inputs: Sequence[Param], outputs: Sequence[Param]) -> tuple[str
         )
     letters = {param.type for param in params if isinstance(param.type, str)}
     for name in names:
-        if name in _TAKEN or name in letters or any(name == param.name for param in params):
+        taken = (*_TAKEN, *letters, *(param.name for param in params))
+        if name in taken or keyword.iskeyword(name):
             raise ValueError(
                 f"an index cannot be named {name!r}, which is the name of a parameter or a type, "
-                f"or one of {', '.join(_TAKEN)}: the call takes it as a keyword argument."
+                f"a keyword of Python, or one of {', '.join(_TAKEN)}: the call takes it as a "
+                "keyword argument."
             )
     reduced = dict.fromkeys(param.index for param in outputs if param.index)
     if len(reduced) > 1:

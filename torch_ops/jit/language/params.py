@@ -38,6 +38,7 @@ _OF_CPP = re.compile(
     sizeof | static | static_assert | static_cast | struct | switch | template | this |
     thread_local | throw | true | try | typedef | typeid | typename | union | unsigned | using
     | virtual | void | volatile | wchar_t | while | xor | xor_eq | NULL | NAN | INFINITY |
+    ptrdiff_t | EXIT_\w+ | RAND_MAX | FP_\w+ | __\w+__ | _[A-Z]\w* |
     HUGE_VAL | HUGE_VALF | M_E | M_LOG2E | M_LOG10E | M_LN2 | M_LN10 | M_PI | M_PI_2 | M_PI_4
     | M_1_PI | M_2_PI | M_2_SQRTPI | M_SQRT2 | M_SQRT1_2
     )\Z""",
@@ -149,11 +150,11 @@ def parse_type(name: str, what: str) -> torch.dtype | str:
     """A dtype's name, or a letter that stands for one."""
     if name in DTYPES:
         return DTYPES[name]
-    if len(name) == 1 and name.isalpha() and name.isascii():
+    if len(name) == 1 and name.isalpha() and name.isascii() and name not in _RESERVED:
         return name
     raise TypeError(
-        f"{what}: there is no type {name!r}. A type is one letter, which stands for whatever dtype "
-        f"the arguments have, or one of {', '.join(DTYPES)}."
+        f"{what}: there is no type {name!r}. A type is one letter but i, which stands for whatever "
+        f"dtype the arguments have, or one of {', '.join(DTYPES)}."
     )
 
 

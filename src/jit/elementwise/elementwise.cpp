@@ -304,9 +304,13 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     if (parameter.raw) raw.push_back(&call.outs.back());
   }
   form.load_outputs = kernel.reads_outputs && !outs.empty();
-  // Inputs.
-  form.add_inputs(kernel, arguments, types, raw,
-                  [&](size_t, const Tensor& tensor) { call.operands.push_back(&tensor); });
+  // Inputs. A plan of a given shape takes all operands to have it.
+  std::vector<Tensor> expanded;
+  expanded.reserve(kernel.in.size());
+  form.add_inputs(kernel, arguments, types, raw, [&](size_t, const Tensor& tensor) {
+    const bool expands = size && tensor.dim() == 0;
+    call.operands.push_back(expands ? &expanded.emplace_back(tensor.expand(*size)) : &tensor);
+  });
   TORCH_CHECK_VALUE(!size || !walks, kernel.name,
                     ": size= is for calls in which no tensor but raw ones tells the shape.");
   TORCH_CHECK_VALUE(size || walks || is_single || form.raw_ranks.empty(), kernel.name,

@@ -304,7 +304,10 @@ def test_a_tensor_without_axes_beside_a_raw_array(device: torch.device) -> None:
     y = kernel(x, w[0])
     assert y.shape == () and y.item() == 2.5 and torch.autograd.grad(y, x)[0].item() == 1
     assert kernel(x.detach().to("meta"), w[0].to("meta")).shape == ()
-    assert kernel(x.detach(), w[0], size=2).tolist() == [2.5, 2.5]
+    y = kernel(x, w[0], size=5)
+    assert y.tolist() == [2.5] * 5 and torch.autograd.grad(y.sum(), x)[0].item() == 5
+    y = kernel(x, w[0], size=(2, 3))
+    assert y.tolist() == [[2.5] * 3] * 2 and torch.autograd.grad(y.sum(), x)[0].item() == 6
     assert torch.vmap(kernel)(w[0], w).tolist() == [3, 6]
     with pytest.raises(ValueError, match=r"numbers, which tell no shape\. Pass size="):
         kernel(0.5, w)

@@ -120,6 +120,8 @@ class CompileChecks:
             call = sized_call(op, device, size)
             assert_close(program.module()(*call.tensors), call(*call.tensors), call.shapes())
 
+    # What the decompositions compute, test_decompositions.py checks for more calls.
+    @pytest.mark.slow
     def test_decompose(self, op: Op, device: torch.device) -> None:
         """The exported program in torch's ops alone; run with other sizes."""
         program = decompose(exported(op, device))

@@ -122,14 +122,14 @@ def has_kernel(op: torch._ops.OpOverload, key: str) -> bool:
 
 def test_every_op_that_is_no_composition_has_one() -> None:
     others = {"_torch_cuda"}  # no op on tensors
-    among_ranks = ("_exchange_", "_peer_")
+    on_import = ("_exchange_", "_peer_", "_pyg_")  # of torch_ops.distributed and torch_ops.compat
     others |= {"_scatter_add_sharded", "_scatter_elements_add_sharded"}  # of a DTensor's gradient
     others |= {"_softmax_back", "_softmax_step", "sigmoid_backward"}
     names = torch._C._dispatch_get_all_op_names()
     for name in sorted(name for name in names if name.startswith("torch_ops::")):
         packet, _, overload = name.removeprefix("torch_ops::").partition(".")
         op = getattr(getattr(OPS, packet), overload or "default")
-        if op._schema.is_mutable or packet in others or packet.startswith(among_ranks):
+        if op._schema.is_mutable or packet in others or packet.startswith(on_import):
             continue
         composed = has_kernel(op, "CompositeImplicitAutograd")
         assert composed != (op in DECOMPOSITIONS or op in activations), name

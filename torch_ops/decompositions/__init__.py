@@ -40,18 +40,19 @@ activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Returns an exported program of torch's own ops alone, in place of those of this package.
 
-    The result can be loaded and run where this package is not installed, and compiled by what
-    knows torch's core ops: ``torch.onnx.export``, ExecuTorch, TensorRT, Core ML. It computes the
-    same values by ops that take more time and memory: tensors of indices and results are as large
-    as with ``torch.gather`` and ``Tensor.scatter_add``. Kernels of :mod:`torch_ops.jit` stay as
-    they are.
+    The result can be loaded and run where this package is not installed, and converted by what
+    knows torch's core ops, such as ``torch.onnx.export``. It computes the same values by ops that
+    take more time and memory: with batch axes and in sums an index is expanded to an entry for
+    each element, as ``torch.gather`` and ``Tensor.scatter_add`` have it. Kernels of
+    ``torch_ops.jit`` stay as they are.
 
     Args:
         program: of ``torch.export.export``, on any device, with fixed or dynamic sizes; of a
             forward pass.
 
     Returns:
-        ``program.run_decompositions()``, with decompositions of this package's ops too.
+        ``program.run_decompositions()``, with decompositions of this package's ops too: into core
+        ops, but for the norm in ``embedding_renorm_``.
 
     Differences: entries out of range are not found, and in modes that raise an error for them the
     result is what torch's op does; sums are in no fixed order where torch's are not, on CUDA; of

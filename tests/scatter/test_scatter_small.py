@@ -477,8 +477,8 @@ def test_the_cut() -> None:
     assert floats(396, 256, 500, 8) and not floats(397, 256, 500, 8)
     assert not floats(198, 513, 500, 8)
 
-    # With the same bits on every run, up to 8192 entries, or 16384 if most rows have none, and as
-    # many as the blocks of a slab can read.
+    # With the same bits on every run, up to 8192 entries, or some more if most rows have none, and
+    # as many as the blocks of a slab can read.
     def repeatable(*sizes: int) -> str:
         return str(plan_of(h200, 1, *sizes, dtype=torch.float32, repeatable=True)["way"])
 
@@ -486,3 +486,24 @@ def test_the_cut() -> None:
     assert repeatable(16385, 8192, 9) == "small" and repeatable(32_769, 16_384, 3) == "sorted"
     assert repeatable(1 << 20, 8192, 32) == "sparse" and repeatable(1 << 20, 8192, 33) == "sorted"
     assert repeatable(1 << 20, 2048, 512) == "sparse"
+
+
+@pytest.mark.parametrize("shared_bytes", [99 << 10, 163 << 10, 227 << 10])
+def test_the_choice_is_a_slabs(shared_bytes: int) -> None:
+    """Small or sparse is not, whose bits are the same; nor whether a cut fits."""
+    generator = torch.Generator().manual_seed(0)
+    most = torch.tensor([70_000.0, 20_000.0, 300.0])
+    device, ways = torch.device("cpu"), set()
+    drawn = [most ** torch.rand(3, generator=generator) for _ in range(300)]
+    # The first one would have 83 rows per block, or 128, which do not fit.
+    calls = [[7241, 8192, 18], *(sizes.long().tolist() for sizes in drawn)]
+    for rows, count, width in calls:
+        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+            options = {"repeatable": True, "shared_bytes": shared_bytes}
+            found = {
+                plan_of(device, slabs, rows, count, width, dtype, **options)["way"]
+                for slabs in (1, 3, 40, 306, 5000)
+            }
+            assert len(found) == 1 or found == {"small", "sparse"}, (rows, count, width, dtype)
+            ways |= found
+    assert ways >= {"small", "sparse", "sorted", "privatized", "fixed point"}

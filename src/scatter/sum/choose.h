@@ -122,7 +122,7 @@ inline bool pays_small(SumCandidate& c) {
   const bool rounded = c.problem.result_bytes < 4;
   const SmallCut& cut = c.small();
   return cut.fits && cut.blocks_per_multiprocessor <= t.most_blocks &&
-         cut.columns * c.problem.result_bytes <= t.strip_bytes &&
+         cut.columns * std::max<int64_t>(c.problem.result_bytes, 2) <= t.strip_bytes &&
          cut.entries <= (rounded ? t.most_entries_rounded : t.most_entries) &&
          int64_t{cut.entries} * cut.columns <= (rounded ? t.most_values_rounded : t.most_values);
 }
@@ -146,8 +146,8 @@ inline bool pays_privatized(SumCandidate& c) {
 inline bool pays_privatized_repeatable(SumCandidate& c) {
   const PrivatizedTuning& t = c.tuned.privatized;
   const int64_t rows = c.layout.axis_size;
-  if (c.layout.entries <=
-      std::max(t.least_entries_repeatable, t.entries_per_row_repeatable * rows)) {
+  if (c.layout.entries <= t.most_entries_of_small ||
+      c.layout.entries < t.entries_per_row_repeatable * rows) {
     return false;
   }
   const bool fixed = ability(SumWay::kFixedPoint).can(c.problem, true) && c.fixed().fits;
@@ -161,12 +161,13 @@ inline bool is_sparse(SumCandidate& c) {
 }
 
 // Is a slab's index so short that each block of small or sparse can read it? They give the same
-// bits, so the choice between them may depend on the whole call, but this one may not.
-inline bool sums_by_row(SumCandidate& c) {
+// bits, so the choice between them may depend on the whole call, but this one may not: neither does
+// whether they fit.
+inline bool pays_small_repeatable(SumCandidate& c) {
   if (!(is_sparse(c) ? c.sparse() : c.small()).fits) return false;
-  const SparseTuning& t = c.tuned.sparse;
+  const SmallTuning& t = c.tuned.small;
   const int64_t entries = c.layout.entries;
-  const int64_t blocks = std::min(ceil_div(entries, t.share),
+  const int64_t blocks = std::min(ceil_div(entries, c.tuned.sparse.share),
                                   ceil_div(c.layout.axis_size, int64_t{SmallCut::kMostRows}));
   return entries <= t.most_entries_repeatable ||
          c.sparse().strips * blocks * entries <= t.most_read;
@@ -223,13 +224,20 @@ struct SumRow {
   std::string (*why)(const SumTuning& tuned);  // the same in words
 };
 
+inline std::string few_entries(const SumTuning& t) {
+  return words("up to ", t.small.most_entries_repeatable, " entries per slab, or up to ",
+               SmallCut::kMostEntries, " (", 2 * SmallCut::kMostEntries,
+               " if most rows have none) if blocks of ", SmallCut::kMostRows, " rows or ",
+               t.sparse.share, " entries would read ", t.small.most_read, " or less in all");
+}
+
 // If the bits of floats must be the same on every run. Which row applies depends only on one
 // slab, so that its bits do not depend on what else is in the call.
 inline constexpr SumRow kRepeatableSums[] = {
     {SumWay::kPrivatized, [](SumCandidate& c) { return pays_privatized_repeatable(c); },
      [](const SumTuning& t) {
        const PrivatizedTuning& p = t.privatized;
-       return words("more than ", p.least_entries_repeatable, " entries per slab, ",
+       return words("more than ", p.most_entries_of_small, " entries per slab, ",
                     p.entries_per_row_repeatable, " or more per row, to few rows, whose sums all ",
                     "fit shared memory: the square of their number times the values of one is at ",
                     "most ", p.most_squares, "; at most ", p.most_rows_fixed,
@@ -243,23 +251,17 @@ inline constexpr SumRow kRepeatableSums[] = {
      }},
     {SumWay::kSparse,
      [](SumCandidate& c) {
-       return sums_by_row(c) && is_sparse(c) &&
+       return pays_small_repeatable(c) && is_sparse(c) &&
               (!c.small().fits ||
-               c.small().blocks_per_multiprocessor > c.tuned.sparse.least_blocks_of_small);
+               c.small().blocks_per_multiprocessor > c.tuned.sparse.most_blocks_of_small);
      },
      [](const SumTuning& t) {
-       const SparseTuning& s = t.sparse;
-       return words("up to ", s.most_entries_repeatable, " entries per slab, or ", s.most_read,
-                    " that its blocks read in all; more than ", s.rows_per_entry_repeatable,
-                    " rows per entry, and small had more than ", s.least_blocks_of_small,
-                    " blocks per multiprocessor");
+       return few_entries(t) + words("; more than ", t.sparse.rows_per_entry_repeatable,
+                                     " rows per entry, and small would have more than ",
+                                     t.sparse.most_blocks_of_small, " blocks per multiprocessor");
      }},
-    {SumWay::kSmall, [](SumCandidate& c) { return sums_by_row(c); },
-     [](const SumTuning& t) {
-       return words("other slabs of up to ", t.sparse.most_entries_repeatable,
-                    " entries, or of up to ", SmallCut::kMostEntries, " if their blocks read ",
-                    t.sparse.most_read, " or less in all");
-     }},
+    {SumWay::kSmall, [](SumCandidate& c) { return pays_small_repeatable(c); },
+     [](const SumTuning& t) { return few_entries(t); }},
     {SumWay::kSorted, [](SumCandidate&) { return true; },
      [](const SumTuning&) { return words("everything else"); }},
 };

@@ -49,9 +49,10 @@ struct SmallCut {
   static constexpr int kSparseThreads = 512;  // at most
   static constexpr int kScanned = 8;          // entries that a thread reads at a time
   static constexpr int kMostPiece = 1024;     // of the index, for a warp
-  static constexpr int kMostEntries = kMostPiece * (kThreads / 32);  // of a slab
+  static constexpr int kMostEntries = kMostPiece * (kThreads / 32);  // twice as many if sparse
   static constexpr int kMostRows = 256;  // a block's; of a sparse one, at a time
   static constexpr int kColumns = 4;     // that a lane has, at most
+  static constexpr int kOwnBytes = 16;   // of shared memory, in addition to bytes()
 
   bool fits;  // otherwise this way cannot do the call, and nothing below has a meaning
   bool sparse;
@@ -107,22 +108,28 @@ inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most
 inline SmallCut finish_cut(SmallCut cut, int64_t slabs, int64_t sum_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kMostGrid = 65535;
-  constexpr int64_t kOwnBytes = 16;  // of shared memory, in addition to the kernel's own
-  cut.fits = cut.bytes(sum_bytes) + kOwnBytes <= device.shared_bytes && cut.strips <= kMostGrid &&
-             cut.row_blocks <= kMostGrid;
+  cut.fits = cut.bytes(sum_bytes) + SmallCut::kOwnBytes <= device.shared_bytes &&
+             cut.strips <= kMostGrid && cut.row_blocks <= kMostGrid;
   const int64_t blocks = slabs * cut.row_blocks * cut.strips;
   cut.blocks_per_multiprocessor = ceil_div(blocks, device.multiprocessors);
   return cut;
 }
 
+// Whether it fits does not depend on the number of slabs: a block must have room for kLeastRows, or
+// many blocks would read the index for a few rows each.
 inline SmallCut cut_small(const SumProblem& problem, const DeviceLimits& device) {
+  constexpr int64_t kLeastRows = 64;
   const RowLayout& layout = problem.layout;
   const SmallTuning& tuned = tuning(device).small;
-  const int64_t sum_bytes = problem.sum_bytes;
   const auto cut_strips = [&](int64_t strip_bytes) {
     return cut_entries(problem, SmallCut::kThreads, SmallCut::kMostEntries, strip_bytes);
   };
+  const auto bytes = [&](SmallCut cut, int64_t rows) {
+    cut.rows = static_cast<int>(std::min(rows, layout.axis_size));
+    return cut.bytes(problem.sum_bytes) + SmallCut::kOwnBytes;
+  };
   SmallCut cut = cut_strips(tuned.strip_bytes);
+  cut.fits = cut.fits && bytes(cut, kLeastRows) <= device.shared_bytes;
   if (!cut.fits) return cut;
   const int64_t of_strip = layout.slabs() * ceil_div(layout.axis_size, SmallCut::kMostRows);
   for (int64_t strip_bytes = 2 * tuned.strip_bytes;
@@ -130,21 +137,18 @@ inline SmallCut cut_small(const SumProblem& problem, const DeviceLimits& device)
        of_strip * cut.strips > tuned.many_blocks * device.multiprocessors;
        strip_bytes *= 2) {
     const SmallCut wider = cut_strips(strip_bytes);
-    if (wider.bytes(sum_bytes) > device.shared_bytes / 3) break;
+    // Three blocks per multiprocessor, as the kernel's registers allow.
+    if (bytes(wider, kLeastRows) > device.shared_bytes / 3) break;
     cut = wider;
   }
   const int64_t of_slab = ceil_div(device.multiprocessors, layout.slabs() * cut.strips);
-  cut.rows =
-      static_cast<int>(std::min<int64_t>(ceil_div(layout.axis_size, of_slab), SmallCut::kMostRows));
-  // As few rows as leave room for two blocks per multiprocessor, if entries alone do.
-  SmallCut least = cut;
-  least.rows = 1;
-  const bool two = least.bytes(sum_bytes) <= device.shared_bytes / 2;
-  while (cut.rows > 1 && cut.bytes(sum_bytes) > device.shared_bytes / (two ? 2 : 1)) {
-    cut.rows = (cut.rows + 1) / 2;
-  }
-  cut.row_blocks = ceil_div(layout.axis_size, cut.rows);
-  return finish_cut(cut, layout.slabs(), sum_bytes, device);
+  int64_t rows = std::min<int64_t>(ceil_div(layout.axis_size, of_slab), SmallCut::kMostRows);
+  // Two blocks per multiprocessor, if they have room for so many rows.
+  const bool two = bytes(cut, kLeastRows) <= device.shared_bytes / 2;
+  while (bytes(cut, rows) > device.shared_bytes / (two ? 2 : 1)) rows = (rows + 1) / 2;
+  cut.rows = static_cast<int>(rows);
+  cut.row_blocks = ceil_div(layout.axis_size, rows);
+  return finish_cut(cut, layout.slabs(), problem.sum_bytes, device);
 }
 
 // The chunks of a slab's rows, large enough to be written in long stores.

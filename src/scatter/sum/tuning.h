@@ -58,6 +58,10 @@ struct SmallTuning {
   int64_t most_values = 1 << 13;
   // The same for 8 and 16 bits.
   int64_t most_values_rounded = 1 << 14;
+  // With the same bits on every run, small or sparse: up to so many entries per slab...
+  int64_t most_entries_repeatable = 2048;
+  // ... or if the blocks of a slab would read so many in all.
+  int64_t most_read = 1 << 20;
 };
 
 // Sparse. Figures: docs/internals/log.md, "Small and sparse sums".
@@ -93,14 +97,10 @@ struct SparseTuning {
   int64_t most_most_values = 1 << 17;
   // Of odd widths, faster than small for results of so many values or more.
   int64_t least_odd_values = 1 << 19;
-  // With the same bits on every run: small or sparse up to so many entries per slab...
-  int64_t most_entries_repeatable = 2048;
-  // ... or if the blocks of a slab read so many in all.
-  int64_t most_read = 1 << 20;
-  // Then sparse from so many rows per entry on...
+  // With the same bits on every run: in place of small if there are more rows per entry...
   int64_t rows_per_entry_repeatable = 2;
-  // ... and if small had more blocks per multiprocessor than so many.
-  int64_t least_blocks_of_small = 2;
+  // ... and small would have more blocks per multiprocessor.
+  int64_t most_blocks_of_small = 2;
 };
 
 // Few. Figures: docs/internals/log.md, "Sums by atomics".
@@ -157,8 +157,8 @@ struct PrivatizedTuning {
   // ... and so many entries for each row of one slab, which fill the GPU.
   int64_t entries_per_row = 2048;
   // With the same bits on every run: chosen if a slab has more entries than this...
-  int64_t least_entries_repeatable = 4096;
-  // ... and than so many per row...
+  int64_t most_entries_of_small = 4096;
+  // ... and so many per row...
   int64_t entries_per_row_repeatable = 32;
   // ... and the square of the rows times the values of one is at most this.
   int64_t most_squares = 1 << 19;

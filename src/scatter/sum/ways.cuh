@@ -28,7 +28,7 @@ void launch(bool early, void (*kernel)(Parameters...), dim3 grid, int threads, i
   }
 }
 
-// SumWay::kSmall; by a sparse cut, of 16-bit floats alone, kSparse.
+// SumWay::kSmall; by a sparse cut, of floats alone, kSparse.
 template <class Value>
 void sum_small(const ReduceCall<Value, Value>& call, const SmallCut& cut,
                const IndexErrorSite& errors);

@@ -48,7 +48,7 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
 
     Args:
         program: of ``torch.export.export``, on any device, with fixed or dynamic sizes; of a
-            forward pass.
+            forward pass, in which there may be gradients, such as forces.
 
     Returns:
         ``program.run_decompositions()``, with decompositions of this package's ops too: into core
@@ -57,6 +57,7 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     Differences: entries out of range are not found, and in modes that raise an error for them the
     result is what torch's op does; sums are in no fixed order where torch's are not, on CUDA; of
     several values that ``index_put`` writes to one place, which one stays is torch's choice, too.
+    Dtypes that torch's indexing ops do not have, such as uint16, cannot be run.
 
     Example:
         >>> import torch, torch_ops

@@ -24,7 +24,8 @@ def _resolve(index: Tensor, size: int, mode: str) -> tuple[Tensor, Tensor | None
     """The rows that the entries name; and for a mode that has it, which of them name none."""
     index = index.to(torch.int64)
     if mode == "wrap":
-        return index.remainder(size), None
+        # By a tensor: torch.onnx.export converts no remainder by a size that is not known yet.
+        return index.remainder(index.new_full((), size)), None
     if mode == "clip":
         return index.clamp(0, size - 1), None
     if mode not in ("fill", "from_end"):
@@ -48,6 +49,23 @@ def _fill(source: Tensor, fill_value: complex | None) -> complex:
     return limits.min if limits.min < 0 else limits.max
 
 
+def _without_none(
+    source: Tensor, dim: int, entries: Tensor, none: Tensor | None, fill_value: complex | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """With a row more, which those name that name none, if these cannot be overwritten after.
+
+    An axis may be empty in another run, if its size is not known yet; and ONNX Runtime selects no
+    bools.
+    """
+    size = source.shape[dim] if source.dim() > 0 else 1
+    known = isinstance(size, int) and size > 0
+    if none is None or source.dim() == 0 or (known and source.dtype != torch.bool):
+        return source, entries, none
+    shape = [*source.shape[:dim], 1, *source.shape[dim + 1 :]]
+    row = source.new_full(shape, _fill(source, fill_value))
+    return torch.cat([source, row], dim), torch.where(none, size, entries), None
+
+
 def _numbers(count: int) -> torch.dtype:
     return torch.int32 if count < 2**31 else torch.int64
 
@@ -64,6 +82,12 @@ def _as_rows(tensor: Tensor, dim: int, batch_dims: int, axes: int) -> Tensor:
         tensor.shape[dim + axes :],
     )
     return tensor.reshape([math.prod(part) for part in parts])
+
+
+def _unflatten(tensor: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
+    if len(sizes) == 0:
+        return tensor.squeeze(axis)
+    return tensor if len(sizes) == 1 else tensor.unflatten(axis, sizes)
 
 
 def _beside(entries: Tensor, batch_dims: int, rows: Tensor) -> Tensor:
@@ -89,8 +113,7 @@ def _gather(
     dim = _axis(dim, batch_dims, source.dim())
     shape = [*source.shape[:dim], *index.shape[batch_dims:], *source.shape[dim + 1 :]]
     entries, none = _resolve(index, source.shape[dim], mode)
-    if none is not None and source.shape[dim] == 0:
-        return source.new_full(shape, _fill(source, fill_value))
+    source, entries, none = _without_none(source, dim, entries, none, fill_value)
     if batch_dims == 0:
         result = source.index_select(dim, entries.reshape(-1)).reshape(shape)
     else:
@@ -132,9 +155,9 @@ def _gather_elements(
     **_: Any,
 ) -> Tensor:
     size = source.shape[dim] if source.dim() > 0 else 1
+    dim = dim % max(source.dim(), 1)
     entries, none = _resolve(index, size, mode)
-    if none is not None and size == 0:
-        return source.new_full(index.shape, _fill(source, fill_value))
+    source, entries, none = _without_none(source, dim, entries, none, fill_value)
     result = source.gather(dim, entries)
     return result if none is None else result.masked_fill(none, _fill(source, fill_value))
 
@@ -174,9 +197,10 @@ def _reduce(
     batch, outer, _, inner = rows.shape
     out = rows.new_full((batch, outer, dim_size + int(none is not None), inner), start)
     out = into(out, _beside(entries, batch_dims, rows), rows)
-    return out[:, :, :dim_size].reshape(
-        [*values.shape[:dim], dim_size, *values.shape[dim + axes :]]
-    )
+    # Axis by axis: a reshape of all would ask which of the sizes are 1.
+    out = _unflatten(out[:, :, :dim_size], 3, values.shape[dim + axes :])
+    out = _unflatten(out, 1, values.shape[batch_dims:dim])
+    return _unflatten(out, 0, values.shape[:batch_dims])
 
 
 def _add(out: Tensor, entries: Tensor, rows: Tensor) -> Tensor:
@@ -222,6 +246,7 @@ def _scatter_elements_add(
         entries = entries.masked_fill(none, rows)
         shape[dim] = rows + 1
     wide = values.float() if values.dtype in _HALVES else values
+    wide = wide[tuple(slice(length) for length in index.shape)]
     if not size:
         entries, wide = entries.reshape(-1), wide.reshape(-1)
     sums = wide.new_zeros(shape).scatter_add(dim, entries, wide)
@@ -396,6 +421,41 @@ def _softmax(
     if what != 2 and offsets is not None:
         none = back(torch.ones_like(sums)) == 0
         result = result.masked_fill(none, 0)
+    return result.to(values.dtype)
+
+
+def _softmax_back(
+    grad: Tensor,
+    output: Tensor,
+    values: Tensor,
+    what: int,
+    index: Tensor,
+    dim_size: int,
+    dim: int,
+    batch_dims: int,
+    rows: Tensor | None,
+    order: Tensor | None,
+    offsets: Tensor | None,
+) -> Tensor:
+    mode = "raise" if offsets is None else "fill"
+    options: dict[str, Any] = {"batch_dims": batch_dims, "mode": mode}
+
+    def back(of_rows: Tensor) -> Tensor:
+        return _gather(of_rows, index, dim, fill_value=0, **options)
+
+    wide = torch.float64 if values.dtype == torch.float64 else torch.float32
+    if what == 2:
+        parts = (index, dim_size, dim, batch_dims, rows, order, offsets)
+        output = _softmax(values.to(wide), what, *parts)
+        result = back(grad.to(wide)) * (values.to(wide) - back(output)).exp()
+    else:
+        grad, output = grad.to(wide), output.to(wide)
+        terms = grad * output if what == 0 else grad
+        sums = back(_scatter_sum(terms, index, dim_size, dim, **options))
+        result = output * (grad - sums) if what == 0 else grad - output.exp() * sums
+    if offsets is not None:
+        named = back(_scatter_sum(torch.ones_like(result), index, dim_size, dim, **options))
+        result = result.masked_fill(named == 0, 0)
     return result.to(values.dtype)
 
 
@@ -583,8 +643,10 @@ def _gather_plan(
     # A sort by rows and places is a stable one by rows.
     keys = rows.reshape(-1) * count + torch.arange(count, device=index.device)
     keys = keys.sort().values
-    numbers = _numbers(max(batch * dim_size, count))
-    return keys.floor_divide(max(count, 1)).to(numbers), keys.remainder(max(count, 1)).to(numbers)
+    numbers = _numbers(torch.sym_max(batch * dim_size, count))
+    return keys.floor_divide(torch.sym_max(count, 1)).to(numbers), keys.remainder(
+        torch.sym_max(count, 1)
+    ).to(numbers)
 
 
 DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
@@ -603,6 +665,7 @@ DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     _ops._segment_prod.default: _by_segments(_scatter_prod),
     _ops._segment_sum.default: _by_segments(_scatter_mean),
     _ops._softmax.default: _softmax,
+    _ops._softmax_back.default: _softmax_back,
     _ops._sorted_offsets.default: _sorted_offsets,
     _ops.embedding.default: _embedding,
     _ops.gather.default: _gather,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_ops
-from torch_ops.decompositions import activations
+from torch_ops.decompositions import activations, decompose
 from torch_ops.decompositions._in_torch import DECOMPOSITIONS
 
 OPS = torch.ops.torch_ops
@@ -124,7 +126,7 @@ def test_every_op_that_is_no_composition_has_one() -> None:
     others = {"_torch_cuda"}  # no op on tensors
     on_import = ("_exchange_", "_peer_", "_pyg_")  # of torch_ops.distributed and torch_ops.compat
     others |= {"_scatter_add_sharded", "_scatter_elements_add_sharded"}  # of a DTensor's gradient
-    others |= {"_softmax_back", "_softmax_step", "sigmoid_backward"}
+    others |= {"_softmax_step"}  # of the kernels of _softmax_back
     names = torch._C._dispatch_get_all_op_names()
     for name in sorted(name for name in names if name.startswith("torch_ops::")):
         packet, _, overload = name.removeprefix("torch_ops::").partition(".")
@@ -159,3 +161,67 @@ def test_values_of_others(device: torch.device, other: Op, dtype: torch.dtype) -
             actual = other.function(*sample.args, **sample.kwargs)
         # Compares dtypes too, which those after it depend on.
         torch.testing.assert_close(actual, expected, equal_nan=True, msg=sample.shapes())
+
+
+class Function(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "other"),
+    [
+        # More entries than rows, and fewer.
+        (
+            lambda v, x, i: torch_ops.scatter_add(v, torch_ops.gather_plan(i, x.shape[0])),
+            lambda: (torch.rand(9), torch.rand(4), torch.zeros(9, dtype=torch.int64)),
+            lambda: (torch.rand(3), torch.rand(5), torch.zeros(3, dtype=torch.int64)),
+        ),
+        # Nothing.
+        (
+            lambda x, i: torch_ops.scatter(x, i % 3, 3, reduce="max", return_arg=True),
+            lambda: (torch.rand(6, 2), torch.arange(6)),
+            lambda: (torch.rand(0, 2), torch.arange(0)),
+        ),
+        (
+            lambda x, m: torch_ops.masked_gather(x, m, size=4, fill_value=2),
+            lambda: (torch.rand(6, 2), torch.rand(6) > 0.5),
+            lambda: (torch.rand(0, 2), torch.rand(0) > 0.5),
+        ),
+        (
+            lambda x, i: torch_ops.gather_elements(x, i, 0, mode="fill"),
+            lambda: (torch.rand(6), torch.arange(6)),
+            lambda: (torch.rand(0), torch.arange(3)),
+        ),
+    ],
+    ids=["plan", "no entry", "no row", "no element"],
+)
+def test_other_sizes(function: Any, first: Any, other: Any) -> None:
+    arguments = first()
+    sizes = tuple({0: torch.export.Dim.AUTO} for _ in arguments)
+    exported = torch.export.export(Function(function), arguments, dynamic_shapes=(sizes,))
+    program = decompose(exported).module()
+    for given in (arguments, other()):
+        torch.testing.assert_close(program(*given), function(*given), equal_nan=True)
+
+
+@pytest.mark.parametrize("offsets", [None, torch.tensor([1, 3, 6])], ids=["index", "offsets"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_gradients_of_softmax(name: str, offsets: Tensor | None) -> None:
+    """Which stand in a program of forces."""
+
+    def forces(x: Tensor, index: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        to = (index, 5) if offsets is None else ()
+        y = getattr(torch_ops, name)(x, *to, offsets=offsets)
+        return torch.autograd.grad((y * y).sum(), x)[0]
+
+    arguments = (torch.rand(7, 2), torch.tensor([0, 1, 1, 3, 0, 4, 1]))
+    exported = torch.export.export(Function(make_fx(forces)(*arguments)), arguments)
+    program = decompose(exported)
+    assert not [node for node in program.graph.nodes if "torch_ops" in str(node.target)]
+    torch.testing.assert_close(program.module()(*arguments), forces(*arguments))

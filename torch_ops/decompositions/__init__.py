@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import torch_ops.ops
-from torch_ops.decompositions._in_torch import DECOMPOSITIONS
+from torch_ops.decompositions import _points, _rows, _segments
 
 __all__ = ["activations", "decompose"]
 
@@ -35,6 +35,9 @@ activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     .get("DECOMPOSITIONS", {})
     .items()
 }
+
+
+_FORWARD = _rows.DECOMPOSITIONS | _segments.DECOMPOSITIONS | _points.DECOMPOSITIONS
 
 
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -54,6 +57,9 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
         ``program.run_decompositions()``, with decompositions of this package's ops too: into core
         ops, but for the norm in ``embedding_renorm_``.
 
+    Raises:
+        TypeError: It is not an exported program.
+
     Differences: entries out of range are not found, and in modes that raise an error for them the
     result is what torch's op does; sums are in no fixed order where torch's are not, on CUDA; of
     several values that ``index_put`` writes to one place, which one stays is torch's choice, too.
@@ -69,6 +75,11 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
         >>> program.module()(*arguments).tolist()
         [[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]]
     """
+    if not isinstance(program, torch.export.ExportedProgram):
+        raise TypeError(
+            "decompose: program must be a torch.export.ExportedProgram, but it is a "
+            f"{type(program).__name__}. Export the model first: torch.export.export(model, args)."
+        )
     table = torch.export.default_decompositions()
-    table.update(activations | DECOMPOSITIONS)
+    table.update(activations | _FORWARD)
     return program.run_decompositions(table)

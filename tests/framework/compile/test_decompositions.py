@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_ops
+from torch_ops.decompositions import _FORWARD as DECOMPOSITIONS
 from torch_ops.decompositions import activations, decompose
-from torch_ops.decompositions._in_torch import DECOMPOSITIONS
 
 OPS = torch.ops.torch_ops
 ELEMENTWISE = [op for op in elementwise() if not op.inplace]
@@ -225,3 +225,9 @@ def test_gradients_of_softmax(name: str, offsets: Tensor | None) -> None:
     program = decompose(exported)
     assert not [node for node in program.graph.nodes if "torch_ops" in str(node.target)]
     torch.testing.assert_close(program.module()(*arguments), forces(*arguments))
+
+
+def test_what_is_not_exported() -> None:
+    message = "program must be a torch.export.ExportedProgram, but it is a Linear. Export the model"
+    with pytest.raises(TypeError, match=message):
+        decompose(nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -15,20 +15,15 @@ struct Words {
   const char* kernel;
 };
 
-Words describe(GatherPath path, int64_t word_bytes) {
+Words describe(GatherPath path) {
   switch (path) {
     case GatherPath::kFlat:
-      return {"flat", "words of 16 bytes, single narrower ones, or two of up to 4 bytes; no gaps",
+      return {"flat", "words of 8 or 16 bytes, rows of few words, small calls, very long rows",
               "gather_flat_kernel"};
-    case GatherPath::kRows:
-      return {"rows",
-              "gaps in the index or the table, rows beyond 2^30 words, or places beyond 2^31",
-              "gather_rows_kernel"};
     case GatherPath::kShort:
-      return {"short", "rows of a few words below 16 bytes, without gaps", "gather_short_kernel"};
-    case GatherPath::kStreamed:
-      return {"streamed", "longer rows of words below 16 bytes, or such rows with gaps",
-              word_bytes >= 4 ? "gather_streamed_kernel" : "gather_granules_kernel"};
+      return {"short", "rows of several words below 8 bytes", "gather_short_kernel"};
+    case GatherPath::kGranules:
+      return {"granules", "longer rows of words of 1 or 2 bytes", "gather_granules_kernel"};
     case GatherPath::kElements:
       return {"elements", "single words of a table that the L2 cache does not hold",
               "gather_elements_kernel"};
@@ -55,7 +50,7 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t element
   const GatherPath path =
       choose_gather_path(words.layout, words.word_bytes,
                          {shared_bytes, l2_bytes, multiprocessors, compute_capability});
-  const Words said = describe(path, words.word_bytes);
+  const Words said = describe(path);
   py::dict result;
   result["way"] = said.name;
   result["why"] = said.why;

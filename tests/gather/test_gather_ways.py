@@ -36,71 +36,69 @@ def path(
 
 def test_paths() -> None:
     """The kernel is chosen from sizes alone."""
-    sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
-    assert path(**sizes, inner=4, word_bytes=16) == "flat"
-    assert path(**sizes, inner=4, word_bytes=16, index_stride=2) == "rows"  # gaps in the index
-    assert path(**sizes, inner=2, word_bytes=4) == "flat"
-    assert path(**sizes, inner=2, word_bytes=8) == "short"
-    assert path(**sizes, inner=3, word_bytes=4) == "short"
-    assert path(**sizes, inner=3, word_bytes=4, index_stride=2) == "rows"
-    assert path(**sizes, inner=4, word_bytes=4, index_stride=2) == "streamed"
-    # Up to so many words of a table that the cache holds, or of one that it does not.
+    sizes = {"axis_size": 1000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
     many = {**sizes, "entries": 10**6}
-    for word_bytes, cached, most in [(1, 24, 24), (2, 128, 64), (4, 128, 48), (8, 48, 12)]:
-        for axis_size, words in [(1000, cached), (10**6, most)]:
-            rows = {**many, "axis_size": axis_size, "word_bytes": word_bytes}
-            assert path(**rows, inner=words) == "short"
-            assert path(**rows, inner=words + 1) == "streamed"
-    # A cache that holds the table, and rows that are picked four times, each for itself.
-    rows = {"axis_size": 10**5, "inner": 100, "word_bytes": 4, "shared_bytes": 96 * 1024}
-    assert path(**rows, entries=10**5, cache_bytes=4 * 10**7) == "short"
-    assert path(**rows, entries=4 * 10**5, cache_bytes=1000) == "short"
-    assert path(**rows, entries=4 * 10**5 - 1, cache_bytes=4 * 10**7 - 1) == "streamed"
-    few = {**sizes, "axis_size": 10**7, "entries": 2048}
-    assert path(**few, inner=256, word_bytes=4) == "short"
-    assert path(**few, inner=257, word_bytes=4) == "streamed"
-    assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
-    assert path(**sizes, inner=1, word_bytes=16) == "flat"
-    assert path(**{**sizes, "entries": 2**31}, inner=1, word_bytes=16) == "rows"  # beyond 32 bits
-    large = {**sizes, "axis_size": 10**7}
-    assert path(**large, inner=1, word_bytes=4) == "elements"
-    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=2) == "elements"
-    assert path(**{**large, "entries": 4_000}, inner=1, word_bytes=4) == "flat"  # less than a block
-    assert path(**large, inner=1, word_bytes=1) == "flat"
-    assert path(**large, inner=1, word_bytes=4, index_stride=2) == "rows"
+    for word_bytes in (8, 16):
+        for inner in (1, 2, 33, 10_000):
+            assert path(**many, inner=inner, word_bytes=word_bytes) == "flat"
+    for word_bytes, ways in [
+        (1, {1: "flat", 5: "flat", 6: "short", 16: "short", 17: "granules", 99_999: "granules"}),
+        (2, {2: "flat", 5: "flat", 6: "short", 300: "short", 301: "granules"}),
+        (4, {3: "flat", 5: "flat", 6: "short", 8192: "short", 8193: "flat"}),
+    ]:
+        for inner, way in ways.items():
+            assert path(**many, inner=inner, word_bytes=word_bytes) == way
+    # A call of 2048 words per multiprocessor is small, one of 16384 is large.
+    small = {**sizes, "inner": 33, "word_bytes": 1}
+    assert path(**small, entries=2048 * 132 // 33 - 1) == "flat"
+    assert path(**small, entries=2048 * 132 // 33) == "short"
+    assert path(**small, entries=16384 * 132 // 33 - 1) == "short"
+    assert path(**small, entries=16384 * 132 // 33) == "granules"
+    long = {**sizes, "inner": 8193, "word_bytes": 2}
+    assert path(**long, entries=33) == path(**long, entries=263) == "flat"
+    assert path(**long, entries=264) == "granules"
+    assert path(**many, inner=2**30 + 1, word_bytes=1) == "flat"  # cut into parts
+    assert path(**many, inner=33, word_bytes=4, index_stride=2) == "short"
+    large = {**sizes, "entries": 2**18, "axis_size": 10**7, "inner": 1}
+    assert path(**large, word_bytes=4) == path(**large, word_bytes=2) == "elements"
+    assert path(**{**large, "entries": 4_000}, word_bytes=4, batches=100) == "flat"  # of a block
+    assert path(**{**large, "entries": 2**17}, word_bytes=4) == "flat"
+    assert path(**{**large, "entries": 2**21}, word_bytes=4) == "elements"
+    assert path(**{**large, "entries": 2**22}, word_bytes=4) == "flat"
+    assert path(**large, word_bytes=1) == "flat"
+    assert path(**large, word_bytes=4, index_stride=2) == "flat"
 
 
 def test_staged_where_it_pays() -> None:
-    """Elements come from shared memory where that is faster: the cases are measured ones."""
+    """Elements come from shared memory where that is faster: the limits are measured ones."""
     h200 = {"inner": 1, "shared_bytes": 227 * 1024, "cache_bytes": 60 * 2**20}
 
     def of(batches: int, axis_size: int, entries: int, word_bytes: int = 4, **device: int) -> str:
         sizes = {"batches": batches, "axis_size": axis_size, "entries": entries}
         return path(**sizes, word_bytes=word_bytes, **{**h200, **device})
 
-    assert of(64, 1024, 16384) == "staged"
     assert of(4096, 1024, 16384) == "staged"
-    assert of(64, 65536, 2**20) == "staged"  # most of the table
-    assert of(64, 65536, 2**20, word_bytes=2) == "staged"
-    assert of(1, 65536, 2**24) == "staged"  # one table for all multiprocessors
-    assert of(1, 1024, 2**24) == "flat"  # the L1 cache does as well
-    assert of(1, 65536, 2**20) == "flat"  # each block would copy it
-    assert of(64, 1024, 256) == "flat"
-    assert of(64, 262144, 2**20) == "flat"  # too large a part is not in shared memory
-    assert of(64, 1024, 16384, shared_bytes=1024) == "flat"  # no room
-    assert of(1, 1, 1) == "flat"
+    assert of(1, 32768, 2**24) == "staged"  # one table for all multiprocessors
+    assert of(64, 58112, 2**20) == "staged"
+    assert of(64, 58113, 2**20) == "flat"  # no room
+    assert of(64, 1023, 2**20) == "flat"  # the L1 cache does as well
+    assert of(64, 1024, 16384) == "flat"  # few entries
+    assert of(512, 32768, 24576) == "staged"
+    assert of(512, 32768, 24575) == "flat"  # each table is copied for few of them
+    assert of(4096, 1024, 16384, shared_bytes=4095) == "flat"
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
-def test_staged_and_rows(device: torch.device, dtype: torch.dtype) -> None:
+def test_elements_and_rows(device: torch.device, dtype: torch.dtype) -> None:
     """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
     for shape, count in [
         ((3, 100), 40_003),
-        ((64, 1000), 16_403),  # staged
-        ((64, 40_000), 24_003),  # staged, in part where elements have 8 bytes
+        ((64, 5000), 140_003),  # staged
+        ((64, 40_000), 24_003),
         ((3, 50, 5), 3001),
-        ((3, 50, 17), 3001),
+        ((3, 50, 17), 9001),
         ((3, 50, 64), 3001),
+        ((3, 50, 321), 3001),
     ]:
         source = values_for(shape, device, dtype)
         index = torch.randint(shape[1], (shape[0], 2 * count + 1), device=device)
@@ -117,7 +115,7 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
     """Tables that exceed the L2 cache, with picks for one window of them and for several."""
     size = 2**28 // dtype.itemsize // 3
     source = torch.arange(3 * size, device=device).view(3, size).to(dtype)
-    for count in (4096, 5001, 300_007):
+    for count in (50_000, 60_001, 300_007):  # of which a slab has more than one block
         index = torch.randint(size, (3, count), device=device)
         first, last = index[:, :1], index[:, -1:]
         first.zero_(), last.fill_(size - 1)
@@ -167,15 +165,17 @@ def test_short_rows_of_each_length(device: torch.device) -> None:
 )
 def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) -> None:
     """Rows around 16 bytes and around what a block holds, in tables that begin anywhere."""
+    # As many as the kernels of long narrow words and of short rows are chosen for.
+    words = 2_200_000 if dtype.itemsize <= 2 else 300_000
     for width in (5, 15, 16, 17, 31, 33, 64, 99, 127, 255, 1021, 8175, 8177, 20_001):
         rows = 40 if width < 1000 else 7
         whole = values_for((3, rows + 1, width + 5), device, dtype)
-        index = torch.randint(rows, (3, 50 if width < 1000 else 9), device=device)
+        index = torch.randint(rows, (3, words // (3 * width) + 1), device=device)
         spaced = index.repeat_interleave(2, 1)[:, ::2]
         batch = torch.arange(3, device=device)[:, None]
         for first, left, right in [(0, 0, 5), (1, 1, 4), (1, 3, 2)]:
             source = whole[:, first : first + rows, left : left + width + 5 - right - left]
-            for picks in (index, spaced):  # on CUDA gaps mean another kernel
+            for picks in (index, spaced):  # on CUDA gaps mean another way to find rows
                 actual = torch_ops.batch_gather(source, picks)
                 assert_same(actual, source[batch, index], f"{width} {first} {left}")
         # Axes before dim, few entries a slab, and the first and the last row of the memory.
@@ -225,15 +225,42 @@ def test_rows_of_a_few_words(device: torch.device, dtype: torch.dtype) -> None:
 @pytest.mark.sanitizer
 def test_rows_at_the_ends_of_memory(device: torch.device) -> None:
     """Rows move in aligned pieces of 16 bytes; none may reach beyond the table."""
-    for dtype, width in [(torch.uint8, 17), (torch.float16, 9), (torch.float32, 5)]:
+    for dtype, width, times in [
+        (torch.uint8, 17, 33_000),
+        (torch.float16, 9, 8000),
+        (torch.float16, 301, 2000),
+        (torch.float32, 7, 10_000),
+        (torch.float32, 5, 1),
+    ]:
         source = values_for((3, width), device, dtype)
-        index = torch.tensor([2, 0, 1, 2], device=device)
+        index = torch.tensor([2, 0, 1, 2], device=device).repeat(times)
         for picks in (index, index.repeat_interleave(2)[::2]):
             assert_same(torch_ops.gather(source, picks), source[index], f"{dtype}")
 
 
+@pytest.mark.parametrize("width", [4, 7])
+def test_any_strides(device: torch.device, width: int) -> None:
+    """On CUDA one kernel for each kind of words finds rows wherever they are."""
+    batches, outer, rows = 3, 4, 50
+    whole = values_for((batches, outer + 1, rows + 1, 2 * width), device, torch.float32)
+    uneven = whole[:, :outer, :rows, :width]  # batches are not a multiple of their slabs apart
+    crosswise = values_for((batches, outer, width, rows), device, torch.float32).transpose(2, 3)
+    for count in (20, 4000):
+        entries = torch.randint(rows, (batches, 2 * count), device=device)
+        first = entries[:, :count]
+        indices = (first, entries[:, ::2], first[:1].expand_as(first), first.t().contiguous().t())
+        for source in (uneven, crosswise, uneven.contiguous()):
+            for index in indices:
+                batch = torch.arange(batches, device=device)[:, None]
+                expected = source.transpose(1, 2)[batch, index].transpose(1, 2)
+                label = f"{source.stride()} {index.stride()}"
+                for mode, picks in (("raise", index), ("wrap", index.int() - rows)):
+                    actual = torch_ops.gather(source, picks, 2, batch_dims=1, mode=mode)
+                    assert_same(actual, expected, f"{label} {mode}")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["source", "output", "source of rows", "output of rows"])
+@pytest.mark.parametrize("what", ["source", "output", "source of rows", "output of rows", "row"])
 def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
     """64-bit offsets: elements beyond 2^31 of one byte each."""
     far = 2**31 + 7
@@ -242,6 +269,11 @@ def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
         source[-1] = 5
         index = torch.tensor([far - 1, 0, far - 1], device=device)
         assert torch_ops.gather(source, index).tolist() == [5, 0, 5]
+    elif what == "row":  # which several launches copy on CUDA
+        source = torch.zeros(2, 2**30 + 3, dtype=torch.uint8, device=device)
+        source[1, 2**30 - 1 :] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
+        output = torch_ops.gather(source, torch.tensor([1, 0, 1], device=device))
+        assert output[:, 2**30 - 2 :].tolist() == [[0, 1, 2, 3, 4], [0] * 5, [0, 1, 2, 3, 4]]
     elif what == "source of rows":
         last = 2**32 // 3 + 5  # beyond 32 bits
         source = torch.zeros(last + 1, 3, dtype=torch.uint8, device=device)

@@ -13,7 +13,7 @@ namespace torch_ops {
 
 constexpr int kAlongUnroll = 4;  // elements per lane, a block apart
 
-// As in gather_kernels.cuh: all entries of a lane are loaded first, then all words, and an entry
+// As in gather_flat.cuh: all entries of a lane are loaded first, then all words, and an entry
 // that names no row reads row 0, which is not used. The axis must not be empty. `position` is that
 // of the part's first element.
 template <class Word>

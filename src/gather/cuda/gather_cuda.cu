@@ -7,10 +7,10 @@
 #include "gather/cuda/along_kernels.cuh"
 #include "gather/cuda/gather_elements.cuh"
 #include "gather/cuda/gather_flat.cuh"
-#include "gather/cuda/gather_kernels.cuh"
+#include "gather/cuda/gather_granules.cuh"
 #include "gather/cuda/gather_path.h"
 #include "gather/cuda/gather_short.cuh"
-#include "gather/cuda/gather_streamed.cuh"
+#include "gather/cuda/gather_staged.cuh"
 #include "gather/gather_launch.h"
 
 namespace torch_ops {
@@ -26,40 +26,40 @@ struct WordCall {
   const IndexErrorSite& errors;
 };
 
-template <class Word>
-void launch_rows(const WordCall<Word>& call) {
-  const RowLayout& layout = call.layout;
-  // Rows of more than 2^30 words are copied in parts.
-  for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
-    const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
-    const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
-    const dim3 blocks(grid_x(grid.chunk_words(), kGatherThreads * kGatherUnroll),
-                      grid_y(grid.chunks));
-    TORCH_OPS_LAUNCH(gather_rows_kernel<Word>, blocks, kGatherThreads, 0,
-                     call.source + column * layout.table_inner_stride, call.any,
-                     call.output + column, layout, grid, layout.inner, call.errors);
+template <class Word, class Index>
+auto flat_kernel(const RowLayout& layout) {
+  if constexpr (std::is_same_v<Index, RuledIndex>) {
+    if (!is_flat(layout)) return gather_flat_kernel<FlatPlaces::kAny, Word, Index>;
   }
+  return layout.outer > 1 ? gather_flat_kernel<FlatPlaces::kSlabs, Word, Index>
+                          : gather_flat_kernel<FlatPlaces::kOneSlab, Word, Index>;
 }
 
 template <class Word, class Index>
 void launch_flat(const WordCall<Word>& call, const Index& index) {
-  auto* kernel = call.layout.outer > 1 ? gather_flat_kernel<true, Word, Index>
-                                       : gather_flat_kernel<false, Word, Index>;
-  for_each_flat(call.layout, [&](const FlatRows& flat, int64_t word) {
+  auto* const kernel = flat_kernel<Word, Index>(call.layout);
+  for_each_flat(call.layout, [&](const FlatRows& flat, int64_t from, int64_t to) {
     const int64_t words = int64_t{flat.rows} * flat.row_words;
     TORCH_OPS_LAUNCH(kernel, grid_x(words, kFlatThreads * kFlatUnroll<Word>), kFlatThreads, 0,
-                     call.source + word, index, call.output + flat.first_row * call.layout.inner,
-                     flat, call.errors);
+                     call.source + from, index, call.output + to, flat, call.errors);
   });
 }
 
 template <int U, class Word, class Index>
+auto short_kernel(const RowLayout& layout) {
+  if constexpr (std::is_same_v<Index, RuledIndex>) {
+    if (!is_flat(layout)) return gather_short_kernel<U, FlatPlaces::kAny, Word, Index>;
+  }
+  return gather_short_kernel<U, FlatPlaces::kSlabs, Word, Index>;
+}
+
+template <int U, class Word, class Index>
 void launch_short(const WordCall<Word>& call, const Index& index) {
-  for_each_flat(call.layout, [&](const FlatRows& flat, int64_t word) {
+  auto* const kernel = short_kernel<U, Word, Index>(call.layout);
+  for_each_flat(call.layout, [&](const FlatRows& flat, int64_t from, int64_t to) {
     const ShortWalk walk(flat.rows, flat.row_words, U, current_device_limits().multiprocessors);
     const dim3 blocks(grid_x(flat.rows, kShortThreads), walk.parts);
-    TORCH_OPS_LAUNCH((gather_short_kernel<U, Word, Index>), blocks, kShortThreads, 0,
-                     call.source + word, index, call.output + flat.first_row * call.layout.inner,
+    TORCH_OPS_LAUNCH(kernel, blocks, kShortThreads, 0, call.source + from, index, call.output + to,
                      flat, walk, call.errors);
   });
 }
@@ -68,10 +68,7 @@ void launch_short(const WordCall<Word>& call, const Index& index) {
 template <class Word, class Index>
 void launch_short_rows(const WordCall<Word>& call, const Index& index) {
   constexpr int kFew = 8, kMany = 12;
-  if constexpr (sizeof(Word) <= 4) {
-    if (call.layout.inner > kFew) return launch_short<kMany>(call, index);
-  }
-  launch_short<kFew>(call, index);
+  call.layout.inner > kFew ? launch_short<kMany>(call, index) : launch_short<kFew>(call, index);
 }
 
 template <class Word, class Index>
@@ -81,34 +78,26 @@ void launch_staged(const WordCall<Word>& call, const Index& index) {
   const Staging staging = cut_staging(layout, sizeof(Word), current_device_limits());
   const int64_t part = ceil_div(layout.entries, staging.parts * 16) * 16;  // whole vectors
   const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
-  const auto bytes = static_cast<int>(staging.words * sizeof(Word));
+  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Word));
   auto* const kernel = gather_staged_kernel<Word, Index>;
   allow_shared_bytes(kernel, bytes);
   TORCH_OPS_LAUNCH(kernel, blocks, staging.threads, bytes, call.source, index, call.output, layout,
-                   grid, static_cast<uint32_t>(staging.words), part, call.errors);
+                   grid, part, call.errors);
 }
 
 template <class Word>
-void launch_streamed(const WordCall<Word>& call) {
+void launch_granules(const WordCall<Word>& call) {
   const RowLayout& layout = call.layout;
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
-  if constexpr (sizeof(Word) >= 4) {
-    constexpr int64_t kTile = kStreamedTile / sizeof(Word);
-    // One vector more: a chunk may start within one.
-    const dim3 blocks(grid_x(grid.chunk_words() + kVectorSize<Word>, kTile), grid_y(grid.chunks));
-    TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, call.source,
-                     call.any.data, call.output, layout, grid, call.any.policy, call.errors);
-  } else {
-    const GranuleTiles tiles(layout.inner * sizeof(Word), sizeof(Word));
-    const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
-                                          : ceil_div(grid.rows_per_chunk, tiles.rows);
-    const Word* end = call.source + (layout.batch - 1) * layout.table_batch_stride +
-                      (layout.outer - 1) * layout.table_outer_stride +
-                      (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
-    const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
-    TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, call.source, end,
-                     call.any.data, call.output, layout, grid, tiles, call.any.policy, call.errors);
-  }
+  const GranuleTiles tiles(layout.inner * sizeof(Word), sizeof(Word));
+  const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
+                                        : ceil_div(grid.rows_per_chunk, tiles.rows);
+  const Word* end = call.source + (layout.batch - 1) * layout.table_batch_stride +
+                    (layout.outer - 1) * layout.table_outer_stride +
+                    (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
+  const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
+  TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, call.source, end,
+                   call.any.data, call.output, layout, grid, tiles, call.any.policy, call.errors);
 }
 
 template <class Word>
@@ -124,28 +113,28 @@ void launch_elements(const WordCall<Word>& call) {
                    ElementWindows(layout), call.errors);
 }
 
-// `index` reads the same as `call.any`.
+// `index` reads the same as `call.any`. A path that no call in words of this size takes has no
+// kernel for it.
 template <class Word, class Index>
 void launch_path(GatherPath path, const WordCall<Word>& call, const Index& index) {
-  if constexpr (sizeof(Word) == 16) {
-    return path == GatherPath::kFlat ? launch_flat(call, index) : launch_rows(call);
-  } else {
-    switch (path) {
-      case GatherPath::kFlat:
-        return launch_flat(call, index);
-      case GatherPath::kRows:
-        return launch_rows(call);
-      case GatherPath::kShort:
-        return launch_short_rows(call, index);
-      case GatherPath::kStreamed:
-        return launch_streamed(call);
-      case GatherPath::kElements:
-        if constexpr (sizeof(Word) >= 2 && sizeof(Word) <= 8) return launch_elements(call);
-        fail_without_kernel("GatherPath::kElements");
-      case GatherPath::kStaged:
-        return launch_staged(call, index);
-    }
+  constexpr int64_t kBytes = sizeof(Word);
+  switch (path) {
+    case GatherPath::kFlat:
+      return launch_flat(call, index);
+    case GatherPath::kShort:
+      if constexpr (kBytes < 8) return launch_short_rows(call, index);
+      break;
+    case GatherPath::kGranules:
+      if constexpr (kBytes < 4) return launch_granules(call);
+      break;
+    case GatherPath::kElements:
+      if constexpr (kBytes >= 2 && kBytes <= 8) return launch_elements(call);
+      break;
+    case GatherPath::kStaged:
+      if constexpr (kBytes <= 8) return launch_staged(call, index);
+      break;
   }
+  fail_without_kernel("GatherPath");
 }
 
 template <class Word>
@@ -190,7 +179,9 @@ void gather(OnCuda on, const GatherCall<RowLayout>& call, const IndexErrorSite& 
       launch(plain);
     }
   };
-  const bool simple = !rule.rewrites() || rule.mode() == IndexMode::kFromEnd;
+  // The readers of one type are for indices without gaps, and for tables that is_flat() takes.
+  const bool simple =
+      (!rule.rewrites() || rule.mode() == IndexMode::kFromEnd) && is_flat(words.layout);
   if (simple && call.index.entry_bytes == 8) {
     launch_typed(int64_t{});
   } else if (simple && call.index.entry_bytes == 4) {

@@ -1,6 +1,6 @@
-// gather on the GPU if nothing has gaps and every place fits 32 bits, as in most calls. With
-// half the instructions and three quarters of the registers of the kernel for any strides, more
-// warps wait for memory at a time. No torch.
+// gather on the GPU, a word per lane. If nothing has gaps and every place fits 32 bits, as in most
+// calls, finding a word takes half the instructions and three quarters of the registers that it
+// takes with any strides, and more warps wait for memory at a time. No torch.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,14 @@ template <class Word>
 constexpr int kFlatUnroll = sizeof(Word) == 16 ? 2 : 3;
 constexpr int kFlatThreads = 128;
 
-// Rows of one launch, which begin with a slab: all rows of whole slabs, or a part of one slab's.
-// The entries are adjacent, those of a batch once for all its slabs.
+// How a kernel finds the words of its rows. The first two are for calls without gaps (is_flat).
+enum class FlatPlaces {
+  kOneSlab,  // a batch is one slab
+  kSlabs,    // a batch is several slabs, which share its entries
+  kAny,      // any strides and sizes: for RuledIndex
+};
+
+// Rows of one launch: all rows of whole slabs, a part of one slab's, or a part of one row.
 struct FlatRows {
   uint32_t rows;
   uint32_t row_words;
@@ -35,18 +41,47 @@ struct FlatRows {
   FastDivisor by_outer;
   int64_t first_row;    // in the whole call
   int64_t first_entry;  // in the index
+  RowLayout layout;     // for kAny
 
-  // Where a row's entry is, given the row's slab. kOuter: is a batch more than one slab?
-  template <bool kOuter>
-  __device__ __forceinline__ uint32_t entry(uint32_t row, uint32_t slab) const {
-    return kOuter ? row - (slab - by_outer.divide(slab)) * entries : row;
+  // Where a row's entry is, given the row's slab.
+  template <FlatPlaces kPlaces>
+  __device__ __forceinline__ auto entry(uint32_t row, uint32_t slab) const {
+    if constexpr (kPlaces == FlatPlaces::kAny) {
+      return int64_t{by_outer.divide(slab)} * layout.index_batch_stride +
+             int64_t{row - slab * entries} * layout.index_entry_stride;
+    } else {
+      return kPlaces == FlatPlaces::kSlabs ? row - (slab - by_outer.divide(slab)) * entries : row;
+    }
+  }
+
+  // Where a word of a table's row is.
+  template <FlatPlaces kPlaces>
+  __device__ __forceinline__ uint64_t word(uint32_t slab, uint64_t row, uint32_t column) const {
+    if constexpr (kPlaces == FlatPlaces::kAny) {
+      uint32_t slice;
+      const uint32_t batch = by_outer.divide(slab, slice);
+      return batch * layout.table_batch_stride + slice * layout.table_outer_stride +
+             row * layout.table_axis_stride + column * layout.table_inner_stride;
+    } else {
+      return uint64_t{slab} * slab_stride + column +
+             uint64_t{static_cast<uint32_t>(row)} * axis_stride;
+    }
+  }
+
+  template <FlatPlaces kPlaces>
+  __device__ __forceinline__ auto rows_of_table() const {
+    if constexpr (kPlaces == FlatPlaces::kAny) {
+      return layout.axis_size;
+    } else {
+      return axis_size;
+    }
   }
 };
 
 // The loads of a thread do not wait for each other: first all entries of the index, then all words.
 // An entry that names no row reads row 0, which is overwritten, and is recorded when few registers
 // are in use.
-template <bool kOuter, class Word, class Index>
+template <FlatPlaces kPlaces, class Word, class Index>
 __global__ void gather_flat_kernel(const Word* __restrict__ source,
                                    const __grid_constant__ Index index, Word* __restrict__ output,
                                    const __grid_constant__ FlatRows flat,
@@ -64,18 +99,16 @@ __global__ void gather_flat_kernel(const Word* __restrict__ source,
     const uint32_t word = min(first + k * blockDim.x, last);
     const uint32_t row = flat.by_words.divide(word, columns[k]);
     slabs[k] = flat.by_entries.divide(row);
-    entries[k] = cursor.at(flat.entry<kOuter>(row, slabs[k]));
+    entries[k] = cursor.at(flat.entry<kPlaces>(row, slabs[k]));
   }
   Word words[kUnroll];
   uint32_t bad = 0;  // a bit for each word whose entry is out of range
 #pragma unroll
   for (int k = 0; k < kUnroll; ++k) {
     const auto row = index.row_of(entries[k]);
-    const bool good = in_range(row, flat.axis_size);
+    const bool good = in_range(row, flat.rows_of_table<kPlaces>());
     bad |= good ? 0 : 1u << k;
-    const auto safe = good ? static_cast<uint32_t>(row) : 0;
-    words[k] = load_in_order(source + (uint64_t{slabs[k]} * flat.slab_stride + columns[k]) +
-                             uint64_t{safe} * flat.axis_stride);
+    words[k] = load_in_order(source + flat.word<kPlaces>(slabs[k], good ? row : 0, columns[k]));
   }
 #pragma unroll
   for (int k = 0; k < kUnroll; ++k) {
@@ -89,39 +122,56 @@ __global__ void gather_flat_kernel(const Word* __restrict__ source,
     if (!(bad >> k & 1) || word > last) continue;
     store_in_order(output + word, index.template fill<Word>());
     const uint32_t row = flat.by_words.divide(word);
-    const auto entry = cursor.at(flat.entry<kOuter>(row, flat.by_entries.divide(row)));
+    const auto entry = cursor.at(flat.entry<kPlaces>(row, flat.by_entries.divide(row)));
     record_bad_entry(errors, flat.first_row + row, static_cast<int64_t>(index.row_of(entry)));
   }
 }
 
-// Cuts a call into launches of at most 2^30 words, or of one slab, and calls
-// launch(flat, word), where the latter is the table's first.
+// Cuts a call into launches of at most 2^30 words, and calls launch(flat, from, to), where the
+// latter are the first words that it reads of the table, by row 0, and writes of the output.
 template <class Launch>
 void for_each_flat(const RowLayout& layout, Launch launch) {
   constexpr int64_t kMostWords = int64_t{1} << 30;
-  const int64_t stride = slab_stride(layout);
-  const int64_t slab_words = layout.entries * layout.inner;
-  // Whole batches if one fits; otherwise batch by batch, and there as many slabs as fit.
-  const int64_t fit = std::max<int64_t>(kMostWords / slab_words, 1);
+  const auto narrow = [](int64_t size) {  // where it is not used, it may be larger
+    return static_cast<uint32_t>(std::min<int64_t>(size, INT32_MAX));
+  };
+  // Whole batches if one fits; otherwise batch by batch, and there as many slabs as fit, or as
+  // many entries of one, or a part of one row.
+  const int64_t columns = std::min(layout.inner, kMostWords);
+  const int64_t entries = std::min(layout.entries, kMostWords / columns);
+  const int64_t fit = entries < layout.entries || columns < layout.inner
+                          ? 1
+                          : kMostWords / (layout.entries * layout.inner);
   const bool whole = layout.outer <= fit;
   const int64_t group = whole ? layout.slabs() : layout.outer;
   const int64_t step = whole ? fit / layout.outer * layout.outer : fit;
   FlatRows flat{};
-  flat.row_words = static_cast<uint32_t>(layout.inner);
-  flat.axis_size = static_cast<uint32_t>(layout.axis_size);
-  flat.axis_stride = static_cast<uint32_t>(layout.table_axis_stride);
-  flat.slab_stride = static_cast<uint32_t>(stride);
-  flat.entries = static_cast<uint32_t>(layout.entries);
-  flat.by_words = FastDivisor(flat.row_words);
+  flat.axis_size = narrow(layout.axis_size);
+  flat.axis_stride = narrow(layout.table_axis_stride);
+  flat.slab_stride = narrow(slab_stride(layout));
+  flat.entries = static_cast<uint32_t>(entries);
   flat.by_entries = FastDivisor(flat.entries);
-  flat.by_outer = FastDivisor(static_cast<uint32_t>(layout.outer));
+  flat.by_outer = FastDivisor(narrow(layout.outer));
+  flat.layout = layout;
+  const auto launch_slabs = [&](int64_t slab, int64_t slabs) {
+    const int64_t batch = slab / layout.outer;
+    const int64_t table =
+        batch * layout.table_batch_stride + slab % layout.outer * layout.table_outer_stride;
+    for (int64_t entry = 0; entry < layout.entries; entry += entries) {
+      flat.rows = static_cast<uint32_t>(slabs * std::min(entries, layout.entries - entry));
+      flat.first_row = slab * layout.entries + entry;
+      flat.first_entry = batch * layout.index_batch_stride + entry * layout.index_entry_stride;
+      for (int64_t column = 0; column < layout.inner; column += columns) {
+        flat.row_words = static_cast<uint32_t>(std::min(columns, layout.inner - column));
+        flat.by_words = FastDivisor(flat.row_words);
+        launch(flat, table + column * layout.table_inner_stride,
+               flat.first_row * layout.inner + column);
+      }
+    }
+  };
   for (int64_t begin = 0; begin < layout.slabs(); begin += group) {
     for (int64_t slab = begin; slab < begin + group; slab += step) {
-      const int64_t slabs = std::min(step, begin + group - slab);
-      flat.rows = static_cast<uint32_t>(slabs * layout.entries);
-      flat.first_row = slab * layout.entries;
-      flat.first_entry = slab / layout.outer * layout.entries;
-      launch(flat, slab * stride);
+      launch_slabs(slab, std::min(step, begin + group - slab));
     }
   }
 }

@@ -1,10 +1,9 @@
-// gather on the GPU, for rows of a few words below 16 bytes, if nothing has gaps and every place
-// fits 32 bits (gather_flat.cuh). No torch.
+// gather on the GPU, for rows of words below 8 bytes whose words are adjacent. No torch.
 //
-// There, finding a word costs time: a division, its entry and its address, for 1 to 8 bytes.
-// So a warp has 32 rows. Each lane reads the entry of one and finds that row in the table; then the
-// lanes walk the words of all 32 in the order of the output, and get the place of a word's row
-// from the lane that has it.
+// In the kernel of gather_flat.cuh, finding a word costs time: a division, its entry and its
+// address, for 1 to 4 bytes. So a warp has 32 rows. Each lane reads the entry of one and finds that
+// row in the table; then the lanes walk the words of all 32 in the order of the output, and get the
+// place of a word's row from the lane that has it.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +39,7 @@ struct ShortWalk {
 
 // U: independent words in flight per thread. blockIdx.y is the part. An entry that names no row
 // reads row 0, which is overwritten.
-template <int U, class Word, class Index>
+template <int U, FlatPlaces kPlaces, class Word, class Index>
 __global__ void __launch_bounds__(kShortThreads)
     gather_short_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
                         Word* __restrict__ output, const __grid_constant__ FlatRows flat,
@@ -54,17 +53,16 @@ __global__ void __launch_bounds__(kShortThreads)
   // After the last row it is read again, and not written.
   const uint32_t row = min(first_row + lane, flat.rows - 1);
   const uint32_t slab = flat.by_entries.divide(row);
-  const auto entry = index.from(flat.first_entry).at(flat.entry</*kOuter=*/true>(row, slab));
+  const auto entry = index.from(flat.first_entry).at(flat.entry<kPlaces>(row, slab));
   const auto picked = index.row_of(entry);
-  const bool good = in_range(picked, flat.axis_size);
-  const uint64_t place = uint64_t{slab} * flat.slab_stride +
-                         uint64_t{good ? static_cast<uint32_t>(picked) : 0} * flat.axis_stride;
+  const bool good = in_range(picked, flat.rows_of_table<kPlaces>());
+  const uint64_t place = flat.word<kPlaces>(slab, good ? picked : 0, /*column=*/0);
   // As two words: with the shuffle of 64 bits rows of 7 bfloat16 took 22 us instead of 19; the code
   // does not show why.
   const auto low = static_cast<uint32_t>(place), high = static_cast<uint32_t>(place >> 32);
 
   const uint32_t begin = blockIdx.y * walk.steps, end = min(begin + walk.steps, words);
-  // Rows have at most 256 words, so those after the last one have places of 32 bits too.
+  // Rows have at most kMostShortWords, so those after the last one have places of 32 bits too.
   const uint32_t first_word = first_row * words + lane, all_words = flat.rows * words;
   uint32_t column;
   uint32_t owner = flat.by_words.divide(lane + 32 * begin, column);  // the lane of the word's row

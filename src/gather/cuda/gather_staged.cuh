@@ -1,14 +1,7 @@
-// gather on the GPU, on raw pointers. No torch.
+// gather on the GPU, for elements of a small table, which blocks copy to shared memory. No torch.
 //
 // Index is a reader of common/indexing/index_view.cuh. An entry that names no row gives the
-// reader's fill, and nothing is read out of bounds; the axis must not be empty. Strides count words
-// of the kernel's type. The loads of a thread do not wait for each other: first all entries of the
-// index, then all words, without a branch between them. So an entry that names no row reads row 0,
-// and the result is replaced. One such entry per thread is kept, and recorded when the thread has
-// stored its words, when few registers are in use; if it is not an error, there is no place to
-// record it.
-//
-// Most calls use the kernel of gather_flat.cuh.
+// reader's fill, and nothing is read out of bounds; the axis must not be empty.
 #pragma once
 
 #include <cstdint>
@@ -21,71 +14,6 @@
 #include "gather/cuda/gather_staging.h"
 
 namespace torch_ops {
-
-// ---- Any strides and sizes: a word per lane -----------------------------------------------------
-
-constexpr int kGatherUnroll = 3;  // independent words in flight per thread
-constexpr int kGatherThreads = 128;
-
-// `output_row` is the length of the output's rows, which may be parts of longer ones.
-template <class Word>
-__global__ void gather_rows_kernel(const Word* __restrict__ source,
-                                   const __grid_constant__ RuledIndex index,
-                                   Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                                   int64_t output_row,
-                                   const __grid_constant__ IndexErrorSite errors) {
-  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
-    const RowGrid::Chunk chunk = grid.chunk(number);
-    const uint32_t first = blockIdx.x * (blockDim.x * kGatherUnroll) + threadIdx.x;
-
-    const Word* from[kGatherUnroll];
-    int64_t positions[kGatherUnroll], entries[kGatherUnroll];
-#pragma unroll
-    for (int k = 0; k < kGatherUnroll; ++k) {
-      // Beyond the end the last word is read again, and not written.
-      const uint32_t word = min(first + k * blockDim.x, chunk.words - 1);
-      const RowGrid::Place at = grid.place(chunk, word);
-      int64_t batch, slice;
-      grid.split_slab(chunk.slab + at.slab, batch, slice);
-      positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
-      from[k] = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride +
-                at.column * layout.table_inner_stride;
-    }
-    index.data.load(positions, entries);
-    Word words[kGatherUnroll];
-    uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    int64_t bad_entry = 0;
-#pragma unroll
-    for (int k = 0; k < kGatherUnroll; ++k) {
-      const int64_t row = index.row_of(entries[k]);
-      const bool good = in_range(row, layout.axis_size);
-      if (!good) {
-        bad |= 1u << k;
-        bad_entry = row;
-      }
-      words[k] = load_in_order(from[k] + (good ? row : 0) * layout.table_axis_stride);
-    }
-#pragma unroll
-    for (int k = 0; k < kGatherUnroll; ++k) {
-      const uint32_t word = first + k * blockDim.x;
-      if (word >= chunk.words) break;
-      if (bad >> k & 1) words[k] = index.template fill<Word>();
-      if (output_row == grid.words) {
-        output[chunk.row * output_row + word] = words[k];
-      } else {
-        uint32_t column;
-        const uint32_t row = grid.by_words.divide(word, column);
-        output[(chunk.row + row) * output_row + column] = words[k];
-      }
-    }
-    if (bad != 0) {
-      const uint32_t word = min(first + last_bit(bad) * blockDim.x, chunk.words - 1);
-      record_bad_entry(errors, grid.row(chunk, word), bad_entry);
-    }
-  }
-}
-
-// ---- Elements of a small table ------------------------------------------------------------------
 
 // N entries of an index, in wide loads if they are adjacent and aligned.
 template <int N, class Index>
@@ -133,13 +61,12 @@ __device__ __forceinline__ void stage_words(const Word* from, int64_t stride, ui
   for (uint32_t i = done + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i * stride];
 }
 
-// A block copies the first `staged` words of its slab's table to shared memory and serves `part`
-// entries from there, and from the rest of the table in memory.
+// A block copies its slab's table to shared memory and serves `part` entries from there.
 template <class Word, class Index>
 __global__ void __launch_bounds__(Staging::kMostThreads)
     gather_staged_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
-                         Word* __restrict__ output, RowLayout layout, RowGrid grid, uint32_t staged,
-                         int64_t part, const __grid_constant__ IndexErrorSite errors) {
+                         Word* __restrict__ output, RowLayout layout, RowGrid grid, int64_t part,
+                         const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kVectorSize<Word>;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   Word* table = reinterpret_cast<Word*>(shared);
@@ -148,10 +75,10 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
   for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
     int64_t batch, slice;
     grid.split_slab(number, batch, slice);
-    const Word* whole_table =
+    const Word* slab_table =
         source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
     const auto slab_index = index.from(batch * layout.index_batch_stride);
-    stage_words(whole_table, layout.table_axis_stride, staged, table);
+    stage_words(slab_table, layout.table_axis_stride, axis_size, table);
     __syncthreads();
 
     const int64_t begin = int64_t{blockIdx.x} * part;
@@ -170,21 +97,11 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
         Vector<Word, kWords> words;
         int bad = -1;
         typename Index::Row bad_entry = 0;
-        if (staged < axis_size) {
-#pragma unroll
-          for (int k = 0; k < kWords; ++k) {
-            const auto row = index.row_of(entries[k]);
-            const bool good = in_range(row, axis_size);
-            if (!good || static_cast<uint32_t>(row) < staged) continue;
-            words.values[k] = whole_table[row * layout.table_axis_stride];
-          }
-        }
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {
           const auto row = index.row_of(entries[k]);
           const bool good = in_range(row, axis_size);
-          const uint32_t safe = good ? static_cast<uint32_t>(row) : 0;
-          if (safe < staged) words.values[k] = table[safe];
+          words.values[k] = table[good ? static_cast<uint32_t>(row) : 0];
           if (!good) {
             words.values[k] = index.template fill<Word>();
             bad = k;
@@ -200,8 +117,7 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
           const auto entry = slab_index.at(m * layout.index_entry_stride);
           const auto row = index.row_of(entry);
           if (in_range(row, axis_size)) {
-            const bool near = static_cast<uint32_t>(row) < staged;
-            to[m] = near ? table[row] : whole_table[row * layout.table_axis_stride];
+            to[m] = table[row];
           } else {
             to[m] = index.template fill<Word>();
             record_bad_entry(errors, number * layout.entries + m, int64_t(row));

@@ -1,11 +1,14 @@
-// gather on the GPU, for rows whose size is not a multiple of 16 bytes. No torch.
+// gather on the GPU, for long rows of words of 1 or 2 bytes. No torch.
 //
-// A lane that loads four bytes at a time into registers keeps too few bytes in flight to reach the
+// A lane that loads a few bytes at a time into registers keeps too few bytes in flight to reach the
 // bandwidth of the memory, and more registers mean fewer warps. So a block copies the rows of a
 // tile of the output to shared memory by asynchronous copies, which need none, and writes the tile
 // from there in 16 aligned bytes per lane. An entry is read once per row, not once per word.
 //
-// As in gather_kernels.cuh, an entry that names no row gives the policy's fill and is recorded.
+// Asynchronous copies are of at least 4 bytes. So the aligned 16 bytes that a row touches, its
+// granules, are copied unchanged, and shifted into place when they are written.
+//
+// An entry that names no row gives the policy's fill and is recorded.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +22,6 @@
 #include "common/layout/row_layout.h"
 
 namespace torch_ops {
-
-constexpr int64_t kMinStreamedRow = kVectorBytes;  // bytes; shorter rows gain nothing
 
 // Finds the rows that the entries of a chunk pick.
 template <class Word>
@@ -68,76 +69,6 @@ class RowFinder {
   int64_t position_;  // in the index, of the slab's (or the chunk's) first entry
 };
 
-// ---- Words of 4 or 8 bytes ----------------------------------------------------------------------
-
-constexpr int kStreamedThreads = 256;
-constexpr int kStreamedTile = 16 * 1024;  // bytes of the output per block
-
-// Tiles consist of words, not of rows: however long rows are, all tiles have the same size.
-template <class Word>
-__global__ void __launch_bounds__(kStreamedThreads)
-    gather_streamed_kernel(const Word* __restrict__ source, IndexView index,
-                           Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                           const __grid_constant__ GatherPolicy policy,
-                           const __grid_constant__ IndexErrorSite errors) {
-  constexpr int kTile = kStreamedTile / sizeof(Word);
-  constexpr int kWide = kVectorSize<Word>;
-  constexpr int kRows = kTile / (kMinStreamedRow / sizeof(Word)) + 2;  // that a tile can touch
-  __shared__ Vector<Word, kWide> tile[kTile / kWide];
-  __shared__ const Word* rows[kRows];
-  Word* words = reinterpret_cast<Word*>(tile);
-
-  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
-    const RowGrid::Chunk chunk = grid.chunk(number);
-    Word* chunk_output = output + chunk.row * grid.words;
-    // Tiles begin at multiples of 16 bytes of the output, the first one before its chunk.
-    const auto shift =
-        static_cast<int64_t>(reinterpret_cast<uintptr_t>(chunk_output) / sizeof(Word) % kWide);
-    const int64_t start = int64_t{blockIdx.x} * kTile - shift;
-    // The tile's words that exist, counted from its start.
-    const int begin = start < 0 ? static_cast<int>(-start) : 0;
-    const int end = static_cast<int>(min(int64_t{kTile}, int64_t{chunk.words} - start));
-    if (begin < end) {
-      const auto first_word = static_cast<uint32_t>(start);  // below zero it wraps, and wraps back
-      const uint32_t first_row = grid.by_words.divide(first_word + begin);
-      const uint32_t last_row = grid.by_words.divide(first_word + end - 1);
-      RowFinder<Word> finder(source, index, layout, policy.rule, grid, chunk);
-      for (uint32_t i = threadIdx.x; i <= last_row - first_row; i += kStreamedThreads) {
-        rows[i] = finder.find(first_row + i, errors);
-      }
-      __syncthreads();
-
-#pragma unroll 4
-      for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kStreamedThreads) {
-        uint32_t column;
-        const uint32_t row = grid.by_words.divide(first_word + i, column);
-        const Word* from = rows[row - first_row];
-        if (from != nullptr) {
-          copy_async(words + i, from + column);
-        } else {
-          words[i] = policy.fill.word<Word>();
-        }
-      }
-      wait_for_copies();
-      __syncthreads();
-
-      Word* to = chunk_output + start;
-      for (int i = static_cast<int>(threadIdx.x) * kWide; i < end; i += kStreamedThreads * kWide) {
-        if (i >= begin && i + kWide <= end) {
-          store(to + i, tile[i / kWide]);
-        } else {
-          for (int w = max(i, begin); w < min(i + kWide, end); ++w) to[w] = words[w];
-        }
-      }
-    }
-    __syncthreads();  // before the next chunk's rows
-  }
-}
-
-// ---- Words of 1 or 2 bytes ----------------------------------------------------------------------
-
-// Asynchronous copies are of at least 4 bytes. So the aligned 16 bytes that a row touches, its
-// granules, are copied unchanged, and shifted into place when they are written.
 using Granule = Vector<uint32_t, 4>;
 constexpr int kGranuleThreads = 128;
 constexpr int kGranuleTile = 512;  // granules of a block

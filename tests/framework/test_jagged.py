@@ -135,6 +135,37 @@ def test_embedding(device: torch.device, options: dict[str, Any]) -> None:
     torch.testing.assert_close(ours.weight.grad.to_dense(), theirs.weight.grad.to_dense())
 
 
+@pytest.mark.parametrize("options", EMBEDDINGS[:3], ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag(device: torch.device, mode: str, options: dict[str, Any]) -> None:
+    parts = [torch.tensor(part, device=device).long() for part in ([0, 3, 3], [], [2, 1, 0, 5])]
+    index = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    weights = None
+    if mode == "sum" and not options:
+        values = torch.linspace(0.5, 2, 7, device=device)
+        weights = torch.nested.nested_tensor_from_jagged(values, index.offsets())  # type: ignore
+    ours = torch_ops.EmbeddingBag(6, 4, mode=mode, **options, device=device)
+    theirs = nn.EmbeddingBag(6, 4, mode=mode, **options, device=device)
+    theirs.load_state_dict(ours.state_dict())
+    outputs = [layer(index, per_sample_weights=weights) for layer in (ours, theirs)]
+    torch.testing.assert_close(*outputs)
+    for output in outputs:
+        (output * output).sum().backward()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+
+
+def test_bags_with_gaps_and_wrong_weights(device: torch.device) -> None:
+    values, offsets = torch.arange(6, device=device), torch.tensor([0, 3, 6], device=device)
+    lengths = torch.tensor([1, 2], device=device)
+    gaps = torch.nested.nested_tensor_from_jagged(values, offsets, lengths)
+    table = torch.eye(6, device=device)
+    bags = torch_ops.embedding_bag(gaps, table, mode="sum")
+    assert bags.tolist() == [[1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]]
+    for weights in (torch.ones(6, device=device), gaps.contiguous().float()):
+        with pytest.raises(ValueError, match=r"^embedding_bag: per_sample_weights must have the"):
+            torch_ops.embedding_bag(gaps, table, mode="sum", per_sample_weights=weights)
+
+
 def test_lengths_that_are_known_stay_so(device: torch.device) -> None:
     x = jagged(device)
     x._max_seqlen  # type: ignore[attr-defined]  # noqa: B018  # found once, by waiting for the GPU

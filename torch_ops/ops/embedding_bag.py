@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_dense, check_kinds
+from torch_ops.ops._arguments import check_dense, check_kinds, check_tensors
 from torch_ops.ops._scripting import Refused
 from torch_ops.ops._self_check import compared
 from torch_ops.ops.embedding import norm_of_rows, padding_row
@@ -40,8 +40,9 @@ def embedding_bag(
     bags, reduce=mode)``. 16-bit floats are summed in float32, with their ``per_sample_weights``.
 
     Args:
-        input: A tensor of two axes, each row of which is a bag; or of one, with ``offsets``. uint8,
-            int8, int16, int32 or int64. Each entry must be between 0 and ``weight.shape[0] - 1``.
+        input: A tensor of two axes, each row of which is a bag, also a jagged nested one; or of one
+            axis, with ``offsets``. uint8, int8, int16, int32 or int64. Each entry must be between 0
+            and ``weight.shape[0] - 1``.
         weight: A tensor of the shape ``[rows, width]``, on the input's device; float16, bfloat16,
             float32 or float64.
         offsets: For an input of one axis: where each bag begins, in rising order, of one of the
@@ -95,6 +96,31 @@ def embedding_bag(
         tensor([[6., 8.],
                 [3., 4.]])
     """
+    is_jagged = type(input) is not Tensor and getattr(input, "layout", None) == torch.jagged
+    if is_jagged and input.dim() == 2 and offsets is None:
+        if per_sample_weights is not None:
+            check_tensors("embedding_bag", per_sample_weights=per_sample_weights)
+            if per_sample_weights.shape != input.shape:
+                raise ValueError(
+                    "embedding_bag: per_sample_weights must have the shape of a jagged input, and "
+                    f"its offsets, but they have shape {tuple(per_sample_weights.shape)} and input "
+                    f"{tuple(input.shape)}."
+                )
+            per_sample_weights = per_sample_weights.contiguous().values()
+        bags: Any = input.contiguous()  # without gaps between them
+        return embedding_bag(
+            bags.values(),
+            weight,
+            bags.offsets(),
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset=True,
+            padding_idx=padding_idx,
+        )
     check_dense("embedding_bag", "(input, weight, offsets)", input=input, weight=weight)
     if offsets is not None:
         check_dense("embedding_bag", offsets=offsets)

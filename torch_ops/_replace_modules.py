@@ -103,6 +103,10 @@ def replace_modules(model: Model, report: Literal[False] = False) -> Model: ...
 def replace_modules(model: Model, report: Literal[True]) -> tuple[Model, list[Replacement]]: ...
 
 
+@overload
+def replace_modules(model: Model, report: bool) -> Model | tuple[Model, list[Replacement]]: ...
+
+
 def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, list[Replacement]]:
     """Makes the layers of a model that this library has into its own, in place.
 

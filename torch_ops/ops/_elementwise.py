@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,14 @@ from torch.compiler import is_dynamo_compiling
 from torch_ops.ops._arguments import check_tensors
 from torch_ops.ops._self_check import compared
 
-Unary = Callable[[Tensor], Tensor]
+
+class Unary(Protocol):
+    """The function of an op without options."""
+
+    __name__: str
+
+    def __call__(self, input: Tensor) -> Tensor: ...
+
 
 _INPLACE = """Overwrites ``input`` with the result of :func:`{name}`, and returns it.
 

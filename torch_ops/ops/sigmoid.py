@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +46,13 @@ def sigmoid(input: Tensor) -> Tensor:
     return _ops.sigmoid.default(input)
 
 
-sigmoid_, SigmoidFunction, Sigmoid = forms(sigmoid, saves="output", base=nn.Sigmoid)
+sigmoid_, SigmoidFunction, _Sigmoid = forms(sigmoid, saves="output", base=nn.Sigmoid)
+if TYPE_CHECKING:
+
+    class Sigmoid(nn.Sigmoid):
+        """For type checkers, to which a class that a function returns is no type."""
+else:
+    Sigmoid = _Sigmoid
 self_check = self_check_of(sigmoid, [0.0], [0.5], [0.25])
 
 # For torch_ops.decompositions.

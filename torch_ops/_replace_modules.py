@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeGuard, TypeVar, overload
 
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from torch_ops.ops._arguments import given
 from torch_ops.ops.embedding import Embedding
@@ -23,6 +25,7 @@ _OURS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LeakyReLU: LeakyReLU,
     nn.Sigmoid: Sigmoid,
 }
+_FORWARDS = {cls: cls.forward for cls in _OURS}
 _SAVES_A_MASK = (nn.ReLU, nn.LeakyReLU)
 _PASSES_ON = (
     nn.Identity,
@@ -49,7 +52,9 @@ class Replacement(NamedTuple):
 
 def _is_plain(model: nn.Module) -> TypeGuard[nn.Sequential]:
     """Whether it calls its layers one after another."""
-    return isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+    if not isinstance(model, nn.Sequential) or "forward" in vars(model):
+        return False
+    return type(model).forward is nn.Sequential.forward
 
 
 def _in_order(model: nn.Module) -> Iterator[nn.Module]:
@@ -71,9 +76,19 @@ def _before_linear(model: nn.Module) -> set[int]:
         if id(container) in parts:
             continue  # read where it stands
         layers = [layer for layer in _in_order(container) if not isinstance(layer, _PASSES_ON)]
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+        for layer, following in zip_longest(layers, layers[1:]):
             (before if isinstance(following, nn.Linear) else elsewhere).add(id(layer))
     return before - elsewhere
+
+
+def _is_known(weight: Tensor) -> bool:
+    """Whether our ops take it: it is of no subclass, a DTensor or a fake tensor."""
+    return type(weight) in (nn.Parameter, Tensor, FakeTensor) or hasattr(weight, "device_mesh")
+
+
+def _save(layer: nn.Module) -> object:
+    """Ours has it already if its class was set to torch's again."""
+    return getattr(layer, "save", "mask")
 
 
 def _reason(layer: nn.Module, before_linear: set[int]) -> str | None:
@@ -90,6 +105,13 @@ def _reason(layer: nn.Module, before_linear: set[int]) -> str | None:
         )
     if "forward" in vars(layer):
         return "it has a forward of its own"
+    if cls.forward is not _FORWARDS[cls]:
+        return f"the forward of torch.nn.{cls.__name__} was replaced"
+    weight = getattr(layer, "weight", None)
+    if isinstance(weight, Tensor) and not _is_known(weight):
+        return f"its weight is {given(weight)}, which may know only torch's ops"
+    if cls in _SAVES_A_MASK and str(_save(layer)) not in ("mask", "output"):
+        return "it has an attribute save, which would be overwritten"
     if cls in _SAVES_A_MASK and id(layer) in before_linear:
         return "it stands before a Linear, which keeps its output: a mask would save nothing"
     return ""
@@ -118,9 +140,16 @@ def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, 
 
     Left as they are:
 
-    - instances of subclasses of these classes, and layers with a ``forward`` of their own,
+    - instances of subclasses of these classes, and layers with a ``forward`` of their own or an
+      attribute ``save``,
+    - an Embedding or EmbeddingBag whose weight is a subclass of Tensor other than a DTensor or a
+      fake tensor, such as a quantized weight,
     - a ReLU or LeakyReLU that an ``nn.Sequential`` shows to stand before an ``nn.Linear``: the
       Linear keeps its input in any case, so that a mask comes on top (:func:`relu`, Memory).
+
+    Code that asks for the exact class of a layer, such as torch's quantizers, captum's DeepLift and
+    opacus, does not know ours; and torch.fx names the nodes of its graph otherwise.
+    ``layer.__class__ = torch.nn.ReLU`` turns a layer back.
 
     Args:
         model: Any module; it may be one of the layers itself.
@@ -157,8 +186,9 @@ def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, 
             continue
         new = None if reason else _OURS[old]
         if new is not None:
-            layer.__class__ = new
             if old in _SAVES_A_MASK:
-                layer.save = "mask"
+                layer.save = _save(layer)
+                layer.inplace = bool(layer.inplace)  # torch's takes anything
+            layer.__class__ = new
         done.append(Replacement(name, old, new, reason))
     return (model, done) if report else model

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 import torch_ops
 from torch_ops import Replacement, replace_modules
@@ -142,6 +143,11 @@ class Reversed(nn.Sequential):
         return x
 
 
+def with_forward(model: nn.Module) -> nn.Module:
+    model.forward = lambda x: x  # type: ignore[method-assign]
+    return model
+
+
 def shared_relu() -> nn.Module:
     relu = nn.ReLU()
     return nn.Sequential(relu, nn.Linear(2, 2), relu, nn.Tanh())
@@ -164,6 +170,10 @@ def shared_relu() -> nn.Module:
         (lambda: Reversed(nn.ReLU(), nn.Linear(2, 2)), set()),
         (lambda: Reversed(nn.Sequential(nn.ReLU(), nn.Linear(2, 2))), {"0.0"}),
         (lambda: nn.Sequential(Reversed(nn.ReLU()), nn.Linear(2, 2)), set()),
+        (lambda: with_forward(nn.Sequential(nn.ReLU(), nn.Linear(2, 2))), set()),
+        (lambda: nn.ModuleList([nn.Sequential(), nn.ReLU()]), set()),
+        (lambda: nn.ModuleList([nn.Sequential(nn.Identity()), nn.ReLU()]), set()),
+        (lambda: nn.Sequential(nn.Sequential(), nn.ReLU(), nn.Linear(2, 2)), {"1"}),
         (shared_relu, set()),  # at one of its places a mask saves something
     ],
 )
@@ -182,12 +192,30 @@ class MyReLU(nn.ReLU):
         return super().forward(input) + 1
 
 
+class MyWeight(Tensor):
+    """A subclass with an embedding of its own, as those of quantized weights."""
+
+
+class MyShards(MyWeight):
+    """With what shows that a tensor is a DTensor."""
+
+    device_mesh = None
+
+
 def test_what_is_left_and_why() -> None:
-    patched = nn.Sigmoid()
-    patched.forward = lambda input: input  # type: ignore[method-assign]
+    patched = with_forward(nn.Sigmoid())
+    mine = nn.EmbeddingBag(3, 2)
+    mine.weight = nn.Parameter(torch.ones(3, 2).as_subclass(MyWeight))
+    saves = nn.LeakyReLU()
+    saves.save = print
     parametrized = nn.Embedding(3, 2)
     nn.utils.parametrizations.weight_norm(parametrized)
-    model = nn.ModuleList([MyReLU(), torch_ops.ReLU(), patched, parametrized, nn.ReLU6(), nn.ELU()])
+    model = nn.ModuleList(
+        [
+            *[MyReLU(), torch_ops.ReLU(), patched, parametrized, mine, saves],
+            *[nn.ReLU6(), nn.ELU()],
+        ]
+    )
     before = classes(model)
     _, report = replace_modules(model, report=True)
     assert classes(model) == before
@@ -196,8 +224,52 @@ def test_what_is_left_and_why() -> None:
         ("1", None, "it is one of torch_ops already"),
         ("2", None, "it has a forward of its own"),
         ("3", None, "ParametrizedEmbedding is a subclass of torch.nn.Embedding"),
+        ("4", None, "its weight is a MyWeight, which may know only torch's ops"),
+        ("5", None, "it has an attribute save, which would be overwritten"),
     ]
     assert replace_modules(nn.Linear(2, 2), report=True)[1] == []
+
+
+def test_a_forward_that_was_replaced_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, input: input + 1)
+    model, report = replace_modules(nn.Sequential(nn.ReLU(), nn.Sigmoid()), report=True)
+    assert report[0].reason == "the forward of torch.nn.ReLU was replaced"
+    assert model(torch.zeros(1)).item() == torch.tensor(1.0).sigmoid().item()
+
+
+def test_weights_that_our_ops_take() -> None:
+    plain = nn.Embedding(3, 2)
+    weight = plain.weight.detach()
+    del plain.weight
+    plain.register_buffer("weight", weight)
+    with FakeTensorMode():
+        fake = nn.Embedding(3, 2)
+    sharded = nn.Embedding(3, 2)
+    sharded.weight = nn.Parameter(torch.ones(3, 2).as_subclass(MyShards))
+    for layer in (plain, fake, sharded, nn.Embedding(3, 2, device="meta")):
+        assert type(replace_modules(layer)) is torch_ops.Embedding
+
+
+@pytest.mark.parametrize("inplace", [None, 0, "no"])
+def test_inplace_that_is_no_bool(inplace: Any) -> None:
+    for layer in (nn.ReLU(inplace), nn.LeakyReLU(0.5, inplace)):
+        x = torch.tensor([2.0])
+        assert (replace_modules(layer)(x) is x) is bool(inplace)
+
+
+@pytest.mark.parametrize("cls", PAIRS)
+def test_the_way_back(cls: type[nn.Module]) -> None:
+    """By hand, as the tour says; and ours once more."""
+    layer = cls(7, 4) if "Embedding" in cls.__name__ else cls()
+    x = torch.tensor([[1, 2]]) if "Embedding" in cls.__name__ else torch.tensor([-1.0, 2.0])
+    wanted, shown, state = layer(x), repr(layer), set(layer.state_dict())
+    assert type(replace_modules(layer)) is PAIRS[cls]
+    layer.__class__ = cls
+    assert torch.equal(layer(x), wanted)
+    assert (type(layer), repr(layer), set(layer.state_dict())) == (cls, shown, state)
+    assert torch.equal(copy.deepcopy(layer)(x), wanted)
+    assert type(replace_modules(layer)) is PAIRS[cls]
+    torch.testing.assert_close(layer(x), wanted)
 
 
 @pytest.mark.parametrize("model", [None, nn.ReLU, torch.nn.functional.relu, [nn.ReLU()]])

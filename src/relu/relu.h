@@ -59,12 +59,12 @@ struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg.
     kernels::relu_backward(on, slope_of(slope...), walk, grad_input, grad_output, output);
   }
 
-  // Integers are torch's, and so are the errors for all other dtypes.
-  static Tensor other_dtype(const Tensor& input, SlopeArg... slope) {
+  // Integers, sparse tensors and the like are torch's, and so are the errors for all others.
+  static Tensor other(const Tensor& input, SlopeArg... slope) {
     if constexpr (kHasSlope) return at::leaky_relu(input, slope...);
     return at::relu(input);
   }
-  static Tensor& other_dtype_(Tensor& input, SlopeArg... slope) {
+  static Tensor& other_(Tensor& input, SlopeArg... slope) {
     if constexpr (kHasSlope) return at::leaky_relu_(input, slope...);
     return at::relu_(input);
   }

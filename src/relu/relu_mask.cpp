@@ -153,7 +153,7 @@ struct ReluMaskBackward {
 // hide, and what a transform saves is gone when it returns. The same for a nested tensor: torch
 // passes its values to ops that return one tensor.
 bool saves_mask(const Tensor& input, bool save_mask) {
-  return save_mask && is_kernel_float(input) && !input.is_nested() &&
+  return save_mask && is_kernel_float(input) && !input.is_nested() && !has_other_layout(input) &&
          torch::autograd::compute_requires_grad(input) &&
          !at::functorch::maybeCurrentDynamicLayer();
 }

@@ -20,9 +20,9 @@ struct SigmoidOp final : ElementwiseOp<SigmoidOp> {
     return grad_output * (1 - 2 * output);
   }
 
-  // Integers, complex numbers and the errors for all other dtypes are torch's.
-  static Tensor other_dtype(const Tensor& input) { return at::sigmoid(input); }
-  static Tensor& other_dtype_(Tensor& input) { return at::sigmoid_(input); }
+  // Integers, complex numbers, quantized tensors and the errors for all others are torch's.
+  static Tensor other(const Tensor& input) { return at::sigmoid(input); }
+  static Tensor& other_(Tensor& input) { return at::sigmoid_(input); }
 };
 
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------

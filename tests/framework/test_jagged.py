@@ -199,9 +199,6 @@ def test_compile(device: torch.device, backend: str) -> None:
 
 
 REFUSED: dict[str, Function] = {
-    "relu: input": torch_ops.relu,
-    "leaky_relu_: input": lambda x: torch_ops.leaky_relu_(x * 1),
-    "sigmoid: input": torch_ops.sigmoid,
     "gather: source": lambda x: torch_ops.gather(x, torch.tensor([0], device=x.device)),
     "batch_gather: source": lambda x: torch_ops.batch_gather(x, x.long()),
     "scatter_add: values": lambda x: torch_ops.scatter_add(x, x.long(), 3),
@@ -223,7 +220,7 @@ def test_strided_nested_tensors_are_refused(name: str, device: torch.device) -> 
     """Where jagged ones are accepted, the error says so."""
     parts = [torch.ones(length, 5, device=device) for length in LENGTHS]
     strided = torch.nested.nested_tensor(parts, layout=torch.strided)
-    takes_jagged = any(each in name for each in ("relu", "sigmoid", "embedding:"))
+    takes_jagged = "embedding:" in name
     words = "or a jagged one (layout=torch.jagged), but" if takes_jagged else "but it is a nested"
     for x in (strided, strided.detach().requires_grad_()):
         with pytest.raises(TypeError, match=f"^{name} must be a dense tensor.*{re.escape(words)}"):
@@ -234,7 +231,7 @@ def test_strided_nested_tensors_are_refused(name: str, device: torch.device) -> 
 def test_jagged_ones_are_refused_or_taken(name: str, device: torch.device) -> None:
     parts = [torch.zeros(length, 5, device=device) for length in LENGTHS]
     jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    if any(each in name for each in ("relu", "sigmoid", "embedding:")):
+    if "embedding:" in name:
         assert REFUSED[name](jagged).is_nested
         return
     with pytest.raises(TypeError, match=f"^{name} must be a dense tensor, but it is a nested one"):
@@ -257,8 +254,6 @@ KINDS: dict[Function, tuple[str, tuple[str, ...]]] = {
 def test_tensors_that_are_not_dense_are_refused(device: torch.device) -> None:
     index, rows = torch.tensor([0, 1, 0, 1], device=device), torch.zeros(4, 3, device=device)
     calls: dict[str, Function] = {
-        "relu: input": torch_ops.relu,
-        "sigmoid: input": torch_ops.sigmoid,
         "gather: source": lambda x: torch_ops.gather(x, index),
         "scatter_add: values": lambda x: torch_ops.scatter_add(x, index, 2),
         "gather_elements: source": lambda x: torch_ops.gather_elements(x, rows.long(), 0),
@@ -283,3 +278,45 @@ def test_tensors_that_are_not_dense_are_refused(device: torch.device) -> None:
                 TypeError, match=f"^{name} must be a dense tensor.*{re.escape(words)}"
             ):
                 call(x)
+
+
+def result(function: Function, x: Tensor) -> tuple[str, list[Tensor]]:
+    """What a function returns, and its values and the gradient of their squares; or its error."""
+    try:
+        y = function(x * 1 if x.requires_grad else x.clone())
+        parts = y.unbind() if y.is_nested else [y]
+        dense = [p.dequantize() if p.is_quantized else p.to_dense() for p in parts]
+        if x.requires_grad:
+            torch.cat([part.flatten() for part in dense]).square().sum().backward()
+            grads = x.grad.unbind() if y.is_nested else [x.grad.to_dense()]
+            dense = [*dense, *grads]
+    except RuntimeError as error:
+        return f"{type(error)} {str(error).splitlines()[0]}", []
+    return f"{y.layout} {y.dtype}", [part.detach() for part in dense]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("kind", ["plain", "grad", "inference"])
+@pytest.mark.parametrize(
+    "name", ["relu", "relu_", "leaky_relu", "leaky_relu_", "sigmoid", "sigmoid_"]
+)
+def test_activations_of_other_layouts_are_torchs(
+    device: torch.device, name: str, kind: str
+) -> None:
+    """Their results and gradients, and torch's own error where it has none."""
+    ours, theirs = getattr(torch_ops, name), getattr(F if "leaky" in name else torch, name)
+    values = torch.linspace(-1, 1, 12, device=device).view(4, 3)
+    nested = lambda x: torch.nested.nested_tensor([x[:3], x[3:]])  # noqa: E731
+    kinds = [convert for convert, (_, devices) in KINDS.items() if device.type in devices]
+    with torch.inference_mode(kind == "inference"):
+        for convert in (*kinds, nested):
+            results = []
+            for function in (ours, theirs):
+                x = convert(values).detach()
+                if kind == "grad" and x.is_floating_point():
+                    x.requires_grad_()
+                results.append(result(function, x))
+            (what, values_of_ours), (expected, values_of_theirs) = results
+            assert what == expected
+            torch.testing.assert_close(values_of_ours, values_of_theirs, rtol=0, atol=0)

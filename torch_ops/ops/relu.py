@@ -35,7 +35,8 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
 
     Args:
         input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
-            device; float16, bfloat16, float32 or float64. Integers are computed by torch.
+            device; float16, bfloat16, float32 or float64. Integers, and sparse, quantized and
+            other tensors that are not dense, are computed by torch.
         inplace: Overwrite ``input`` and return it.
         save: What autograd keeps for the backward pass: ``"mask"``, one bit per element, or
             ``"output"``, the result, as ``torch.relu`` does. See Memory.
@@ -118,7 +119,7 @@ def leaky_relu(
     Args:
         input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
             device; float16, bfloat16, float32 or float64. 16-bit values are multiplied in float32
-            and rounded once.
+            and rounded once. Quantized tensors are computed by torch.
         negative_slope: Any number, negative ones too.
         inplace: Overwrite ``input`` and return it.
         save: As for :func:`relu`. With a negative slope the output does not show where the input

@@ -21,8 +21,8 @@ def sigmoid(input: Tensor) -> Tensor:
 
     Args:
         input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
-            device; float16, bfloat16, float32 or float64. Integers and complex numbers are computed
-            by torch.
+            device; float16, bfloat16, float32 or float64. Integers, complex numbers, and sparse,
+            quantized and other tensors that are not dense are computed by torch.
 
     Returns:
         A tensor of the input's shape, dtype, device and memory format; of torch's default dtype

@@ -61,12 +61,15 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
   // Is it the output that is saved, with these parameters?
   static bool saves_output(P...) { return Op::kSavesOutput; }
 
-  // For dtypes that the kernels do not compute. An op that torch has too passes them to torch's.
-  static Tensor other_dtype(const Tensor& input, P...) {
+  // For dtypes and layouts that the kernels do not compute. An op that torch has too passes them to
+  // torch's.
+  static Tensor other(const Tensor& input, P...) {
+    check_jagged_or_dense(registration::name_in(Op::kSchema), "input", input);
     check_floating(registration::name_in(Op::kSchema), "input", input);
     return input;
   }
-  static Tensor& other_dtype_(Tensor& input, P...) {
+  static Tensor& other_(Tensor& input, P...) {
+    check_jagged_or_dense(registration::name_in(Op::kInplaceSchema), "input", input);
     check_floating(registration::name_in(Op::kInplaceSchema), "input", input);
     return input;
   }
@@ -98,15 +101,19 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 
     template <class On>
     static Tensor kernel(const Tensor& input, P... parameters, O...) {
-      if (!is_kernel_float(input)) return Op::other_dtype(input, parameters...);
+      if (!is_kernel_float(input)) return Op::other(input, parameters...);
       Tensor output = new_output_like(input);
       call_launch<On>(output, input, parameters...);
       return output;
     }
 
+    static Tensor others(const Tensor& input, P... parameters, O...) {
+      return Op::other(input, parameters...);
+    }
+
     static Tensor derive(Keys keys, const Tensor& input, P... parameters, O... options) {
       // torch's derivative, or its error.
-      if (input.is_complex()) return Op::other_dtype(input, parameters...);
+      if (input.is_complex() || has_other_layout(input)) return Op::other(input, parameters...);
       const bool saves_output = Op::saves_output(parameters...);
       const auto node = autograd::make_node<Node>(input);
       Tensor output =
@@ -140,14 +147,18 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 
     template <class On>
     static Tensor& kernel(Tensor& input, P... parameters, O...) {
-      if (!is_kernel_float(input)) return Op::other_dtype_(input, parameters...);
+      if (!is_kernel_float(input)) return Op::other_(input, parameters...);
       check_no_overlap(registration::name_in(kSchema), "input", input);
       call_launch<On>(input, input, parameters...);
       return input;
     }
 
+    static Tensor& others(Tensor& input, P... parameters, O...) {
+      return Op::other_(input, parameters...);
+    }
+
     static Tensor& derive(Keys keys, Tensor& input, P... parameters, O... options) {
-      if (input.is_complex()) return Op::other_dtype_(input, parameters...);
+      if (input.is_complex() || has_other_layout(input)) return Op::other_(input, parameters...);
       torch::autograd::check_inplace(input, torch::autograd::compute_requires_grad(input));
       const auto node = autograd::make_node<Node>(input);
       Tensor before;

@@ -51,6 +51,18 @@ inline void check_dense(const char* op, const char* name, const at::Tensor& tens
   TORCH_CHECK_TYPE(false, op, ": ", name, " ", refusal_of(tensor, /*takes_jagged=*/false));
 }
 
+inline void check_jagged_or_dense(std::string_view op, const char* name, const at::Tensor& tensor) {
+  const std::string refusal = refusal_of(tensor, /*takes_jagged=*/true);
+  TORCH_CHECK_TYPE(refusal.empty(), op, ": ", name, " ", refusal);
+}
+
+// Is it sparse, quantized, of MKL-DNN, or nested and not jagged?
+inline bool has_other_layout(const at::Tensor& tensor) {
+  const at::Layout layout = tensor.layout();
+  if (layout == at::kStrided) return tensor.is_quantized() || tensor.is_nested();
+  return layout != at::kJagged;
+}
+
 // In the place of an op's kernel for such tensors.
 inline void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet,
                           torch::jit::Stack* stack) {

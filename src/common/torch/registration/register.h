@@ -12,6 +12,8 @@
 // An op has one of the first three, with the op's signature. The others may be templates.
 //
 //   kernel<On>      CPU, CUDA and Meta: On is OnCpu, OnCuda or OnMeta
+//   others          for tensors that no kernel takes: sparse, quantized, nested, on other devices.
+//                   Without it they are refused
 //   compute         CompositeExplicitAutograd: one function for all backends
 //   compose         CompositeImplicitAutograd: it only calls registered ops, so it needs no
 //                   derivative. Also under torch.vmap and torch.func.functionalize, which would not
@@ -70,6 +72,7 @@ namespace registration {
   constexpr bool has_##member<Op, std::void_t<decltype(&Both_##member<Op>::member)>> = false;
 
 TORCH_OPS_HAS(kernel)
+TORCH_OPS_HAS(others)
 TORCH_OPS_HAS(compute)
 TORCH_OPS_HAS(derive)
 TORCH_OPS_HAS(backward)
@@ -147,6 +150,7 @@ void register_op(torch::Library& m,
     m.impl(name.c_str(), torch::dispatch(key, function));
   };
   const auto refuse = [&](DispatchKey key) {
+    if constexpr (has_others<Op>) return add(key, &Op::others);
     auto function = torch::CppFunction::makeFromBoxedFunction<&refuse_layout>();
     m.impl(name.c_str(), torch::dispatch(key, std::move(function)));
   };
@@ -172,7 +176,7 @@ void register_op(torch::Library& m,
     }
     if constexpr (!kHasDerivative) refuse(DispatchKey::AutogradNestedTensor);
   }
-  // Of sparse and quantized tensors, and of devices that there are no kernels for.
+  // Sparse and quantized tensors, and devices that there are no kernels for.
   if constexpr (has_kernel<Op>) refuse(DispatchKey::CompositeExplicitAutograd);
   if constexpr (has_batch<Op>) add(DispatchKey::FuncTorchBatched, &Functions::batch);
   if constexpr (has_functionalize<Op>) add(DispatchKey::Functionalize, &Functions::functionalize);

@@ -367,7 +367,7 @@ def test_many_rows_and_long_rows(device: torch.device) -> None:
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
 def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype) -> None:
-    """Tables that exceed the L2 cache, with points for several windows of them."""
+    """Tables that exceed the L2 cache."""
     total, count = 2**28 // dtype.itemsize, 400_003
     flat = torch.arange(total, device=device).to(dtype)
     places = torch.randint(total, (count,), device=device)
@@ -393,17 +393,6 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
 
         with pytest.raises(IndexError, match=rf"index\[(0, 0|{count - 1}, {coordinates - 1})\]"):
             pick()
-
-
-def test_many_points_of_a_table_in_memory(device: torch.device) -> None:
-    """More than 2^20, of which some share lines of the L1 cache; and half that share a place."""
-    source = torch.arange(2**26, device=device, dtype=torch.int32).view(64, -1)
-    places = torch.randint(source.numel(), (1_200_003,), device=device)
-    for half in (False, True):
-        if half:
-            places[::2] = 12_345
-        index = torch.stack(torch.unravel_index(places, source.shape), -1)
-        assert_same(torch_ops.gather_nd(source, index), places.int(), f"{half}")
 
 
 @pytest.mark.sanitizer

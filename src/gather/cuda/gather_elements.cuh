@@ -1,5 +1,5 @@
 // gather on the GPU, for elements of a table that exceeds the L2 cache, which are picked window by
-// window (common/layout/table_windows.cuh). No torch.
+// window (table_windows.cuh). No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
 #include "common/layout/row_layout.h"
-#include "common/layout/table_windows.cuh"
 #include "gather/cuda/gather_path.h"
+#include "gather/cuda/table_windows.cuh"
 
 namespace torch_ops {
 

@@ -67,8 +67,9 @@ PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
   for (int a = 1; a < layout.inner_axes; ++a) {
     call.by_inner_axis[a] = FastDivisor(static_cast<uint32_t>(layout.inner_axis[a].size));
   }
-  call.tile_words = static_cast<int32_t>(std::min<int64_t>(layout.inner, kPointTile));
-  call.tile_rows = std::max(kPointTile / std::max(call.tile_words, 1), 1);
+  const int tile = cut_tile(layout, current_device_limits().multiprocessors);
+  call.tile_words = static_cast<int32_t>(std::min<int64_t>(layout.inner, tile));
+  call.tile_rows = std::max(tile / std::max(call.tile_words, 1), 1);
   call.by_words = FastDivisor(static_cast<uint32_t>(std::max(call.tile_words, 1)));
   call.packed = count_packed(layout);
   call.first_row = first_row;
@@ -77,33 +78,15 @@ PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
   return call;
 }
 
-template <class Word>
-void launch_windows(const Word* table, Word* rows, const PointPicks& picks) {
-  // Of few points no two are in one line of the L1 cache; of many some are.
-  constexpr int64_t kFewPoints = int64_t{1} << 20;
-  const int64_t count = picks.points.layout.rows;
-  auto* kernel =
-      count <= kFewPoints ? point_windows_kernel<true, Word> : point_windows_kernel<false, Word>;
-  TORCH_OPS_LAUNCH(kernel, grid_x(count, TableWindows::kThreads * TableWindows::kUnroll),
-                   TableWindows::kThreads, 0, table, rows, picks);
-}
-
 template <bool kPut, class Word>
 void launch_path(PointsPath path, Word* table, Word* rows, const PointsCall& call) {
   const PointsLayout& layout = call.layout;
   const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
-  const auto picks = [&] {
-    return PointPicks{call, TableWindows(layout.rows, count_places(layout))};
-  };
   switch (path) {
-    case PointsPath::kWindows:
-      if constexpr (!kPut && sizeof(Word) >= 2 && sizeof(Word) <= 8) {
-        return launch_windows(table, rows, picks());
-      }
-      fail_without_kernel("PointsPath::kWindows");
     case PointsPath::kPicks:
       if constexpr (!kPut) {
-        TORCH_OPS_LAUNCH(point_picks_kernel<Word>, blocks, kPointThreads, 0, table, rows, picks());
+        TORCH_OPS_LAUNCH(point_picks_kernel<Word>, blocks, kPointThreads, 0, table, rows,
+                         PointPicks{call});
         return;
       }
       fail_without_kernel("PointsPath::kPicks");
@@ -125,12 +108,11 @@ void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
   if (layout.rows == 0 || layout.inner == 0) return;
   const int64_t bytes = word_bytes(layout, element, table, rows);
   count_in_words(layout, bytes / element);
-  const DeviceLimits device = current_device_limits();
   dispatch_size<uint2, uint4>(bytes, [&](auto word) {
     using Word = decltype(word);
     for_each_part(layout, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
-      launch_path<kPut>(choose_points_path(part, bytes, kPut, device),
-                        static_cast<Word*>(table) + at.table, static_cast<Word*>(rows) + at.rows,
+      launch_path<kPut>(choose_points_path(part, kPut), static_cast<Word*>(table) + at.table,
+                        static_cast<Word*>(rows) + at.rows,
                         make_call(part, fill, errors, at.first_row));
     });
   });

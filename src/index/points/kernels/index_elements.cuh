@@ -1,20 +1,18 @@
 // Gathers elements at points whose places fit 32 bits, as in most calls: with less to compute
-// than point_elements_kernel, and from a table that exceeds the L2 cache window by window
-// (common/layout/table_windows.cuh). No torch.
+// than point_elements_kernel. No torch.
 #pragma once
 
 #include <cstdint>
 
 #include "common/layout/row_layout.h"
-#include "common/layout/table_windows.cuh"
 #include "index/points/kernels/index_kernels.cuh"
 
 namespace torch_ops {
 
 // A call of rows of one word on one axis; choose_points_path says which.
 struct PointPicks {
+  static constexpr uint32_t kNowhere = UINT32_MAX;
   PointsCall points;
-  TableWindows windows;
 
   // Adds to a point's place the offset of the entry of coordinate j. `good` becomes false if it
   // names no row.
@@ -64,30 +62,24 @@ struct PointPicks {
     }
   }
 
-  // The places of a lane's K points, `step` apart from `first` on: kNowhere, and a bit of `bad`,
-  // for those that have none. Four points at a time: the coordinates of more need too many
-  // registers.
-  template <int K>
-  __device__ __forceinline__ void locate_all(uint32_t first, uint32_t step, uint32_t (&places)[K],
+  // The places of a lane's points, `step` apart from `first` on: kNowhere, and a bit of `bad`, for
+  // those that have none.
+  template <int N>
+  __device__ __forceinline__ void locate_all(uint32_t first, uint32_t step, uint32_t (&places)[N],
                                              uint32_t& bad) const {
-    constexpr int N = 4;
+    int64_t rows[N];
+    bool good[N];
+    // Beyond the end the last point is located again.
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      rows[k] = min(first + k * step, static_cast<uint32_t>(points.layout.rows) - 1);
+    }
+    locate(rows, places, good);
     bad = 0;
 #pragma unroll
-    for (int from = 0; from < K; from += N) {
-      int64_t rows[N];
-      uint32_t at[N];
-      bool good[N];
-      // Beyond the end the last point is located again.
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        rows[k] = min(first + (from + k) * step, static_cast<uint32_t>(points.layout.rows) - 1);
-      }
-      locate(rows, at, good);
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        places[from + k] = good[k] ? at[k] : TableWindows::kNowhere;
-        bad |= good[k] ? 0 : 1u << (from + k);
-      }
+    for (int k = 0; k < N; ++k) {
+      if (!good[k]) places[k] = kNowhere;
+      bad |= good[k] ? 0 : 1u << k;
     }
   }
 
@@ -122,24 +114,9 @@ __global__ void __launch_bounds__(kPointThreads, 6)  // otherwise ptxas spills f
   Word words[kPointUnroll];
 #pragma unroll
   for (int k = 0; k < kPointUnroll; ++k) {
-    if (places[k] != TableWindows::kNowhere) words[k] = __ldg(table + places[k]);
+    if (places[k] != PointPicks::kNowhere) words[k] = __ldg(table + places[k]);
   }
   call.write(first, kPointThreads, words, bad, output);
-}
-
-template <bool once, class Word>
-__global__ void __launch_bounds__(TableWindows::kThreads, 2)
-    point_windows_kernel(const Word* __restrict__ table, Word* __restrict__ output,
-                         const __grid_constant__ PointPicks call) {
-  constexpr int K = TableWindows::kUnroll, T = TableWindows::kThreads;
-  const uint32_t first = blockIdx.x * (T * K) + threadIdx.x;
-  uint32_t places[K], bad;
-  call.locate_all(first, T, places, bad);
-  Word words[K];
-#pragma unroll
-  for (int k = 0; k < K; ++k) words[k] = Word();
-  call.windows.pick<once>(table, places, words);
-  call.write(first, T, words, bad, output);
 }
 
 }  // namespace torch_ops

@@ -184,8 +184,6 @@ __global__ void __launch_bounds__(kPointThreads)
 
 // ---- Longer rows --------------------------------------------------------------------------------
 
-constexpr int kPointTile = 2048;  // words of a block; a row of more is cut
-
 // The block's threads locate a tile's rows, a row each, and leave the offsets in shared memory.
 template <bool kPut, class Word>
 __global__ void __launch_bounds__(kPointThreads)

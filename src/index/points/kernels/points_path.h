@@ -3,14 +3,11 @@
 
 #include <cstdint>
 
-#include "common/cuda/device_limits.h"
 #include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 
 enum class PointsPath {
-  kWindows,   // elements of 2 to 8 bytes of a table that does not fit the L2 cache, window
-              // by window
   kPicks,     // elements whose places fit 32 bits
   kElements,  // all other rows of one word
   kRows,
@@ -37,18 +34,21 @@ inline bool is_simple(const IndexRule& rule) {
   return rule.mode() != IndexMode::kWrap && rule.mode() != IndexMode::kClip;
 }
 
-// `layout` counts words of `word_bytes`. `put`: they are written to the table.
-inline PointsPath choose_points_path(const PointsLayout& layout, int64_t word_bytes, bool put,
-                                     const DeviceLimits& device) {
+// `layout` counts words. `put`: they are written to the table.
+inline PointsPath choose_points_path(const PointsLayout& layout, bool put) {
   if (layout.inner > 1) return PointsPath::kRows;
-  const int64_t places = count_places(layout);
-  if (put || !is_simple(layout.coordinate[0].rule) || layout.row_axes != 1 ||
-      layout.rows > kMaxPoints || places > INT32_MAX) {
-    return PointsPath::kElements;
-  }
-  constexpr int64_t kMany = int64_t{1} << 18;  // points for most of a GPU
-  const bool large = places * word_bytes > device.l2_bytes && layout.rows >= kMany;
-  return large && word_bytes > 1 && word_bytes <= 8 ? PointsPath::kWindows : PointsPath::kPicks;
+  const bool simple = !put && is_simple(layout.coordinate[0].rule) && layout.row_axes == 1;
+  const bool fits = layout.rows <= kMaxPoints && count_places(layout) <= INT32_MAX;
+  return simple && fits ? PointsPath::kPicks : PointsPath::kElements;
+}
+
+constexpr int kPointTile = 2048;  // words of a block at most; a row of more is cut
+
+// Of rows. In small calls blocks have fewer words, so that all multiprocessors have some. The
+// limits are those with the best choice for 12,700 calls of an H200 (docs/internals/log.md).
+inline int cut_tile(const PointsLayout& layout, int64_t multiprocessors) {
+  const int64_t words = layout.rows * layout.inner / multiprocessors;
+  return words < 2048 ? kPointTile / 4 : words < 8192 ? kPointTile / 2 : kPointTile;
 }
 
 }  // namespace torch_ops

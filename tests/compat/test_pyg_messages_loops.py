@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from programs import ROOT, run_with_torch
 from torch._dynamo.testing import CompileCounter
 
 from torch_ops.compat import pyg
@@ -89,3 +90,28 @@ def test_kept_edges_that_somebody_wrote_to(monkeypatch: pytest.MonkeyPatch) -> N
         own = torch_geometric.utils.add_remaining_self_loops  # which may be written to
         assert own(edges)[0] is not own(edges)[0]
     assert gcn.add_remaining_self_loops(edges, None, 1.0, NODES)[0] is not first
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["enable feast cheb disable feast", "cheb enable feast disable feast", "enable cheb feast"],
+)
+def test_scripts_with_our_edges_and_with_theirs(steps: str) -> None:
+    """Both in one process, in either order: torch.jit.script keeps overloads by name."""
+    code = """
+import sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import torch
+from torch_geometric.nn import ChebConv, FeaStConv
+from torch_ops.compat import pyg
+layers = {"feast": FeaStConv(4, 4), "cheb": ChebConv(4, 4, 2)}  # ours once enabled; theirs
+x, edges = torch.randn(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
+for step in sys.argv[1:]:
+    if step in layers:
+        layer = layers[step]
+        torch.testing.assert_close(torch.jit.script(layer)(x, edges), layer(x, edges))
+    else:
+        getattr(pyg, step)()
+"""
+    result = run_with_torch("-c", code, *steps.split(), cwd=ROOT)
+    assert result.returncode == 0, result.stdout

@@ -215,7 +215,25 @@ def _kept_edges(theirs: Any) -> Any:
                 return known[0], None
         return theirs(edge_index, edge_attr, *args, **kwargs)
 
-    return _pyg_messages.in_place_of(theirs, edges)
+    return _with_overloads(_pyg_messages.in_place_of(theirs, edges), theirs)
+
+
+def _with_overloads(ours: Any, theirs: Any) -> Any:
+    """``ours``, with overloads of its own for torch.jit.script.
+
+    It has them by name, deletes them when it compiles them, and keeps the results by function. So
+    one name would serve only the first of the two.
+    """
+    jit: Any = torch._jit_internal
+    name = jit._qualified_name(theirs)
+    ours._jit_override_qualname = name + "_kept"
+    overloads = jit._get_fn_overloads(name)
+    compiled = torch.jit._state._try_get_jit_cached_overloads(theirs)
+    if overloads is not None:
+        jit._overloaded_fns[ours._jit_override_qualname] = list(overloads)
+    elif compiled is not None:
+        torch.jit._state._set_jit_overload_cache(ours, compiled)
+    return ours
 
 
 # Theirs and ours, in the modules of layers. They write to no edges; those of users might.

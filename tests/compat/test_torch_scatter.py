@@ -139,6 +139,21 @@ def test_scatter(
 
 
 @CASES
+def test_sums_of_bools(
+    shape: tuple[int, ...],
+    index_shape: tuple[int, ...],
+    dim: int,
+    places: int,
+    device: torch.device,
+) -> None:
+    """Whether one of them is True, as torch adds them."""
+    src, index = numbers(shape) > 0, entries(index_shape, places)
+    wanted = expected(src, index, dim, places, any, False)
+    result = ts.scatter(src.to(device), index.to(device), dim, dim_size=places)
+    assert_same(result, wanted, "bools")
+
+
+@CASES
 def test_an_expanded_index_is_one_that_broadcasts(
     shape: tuple[int, ...], index_shape: tuple[int, ...], dim: int, places: int
 ) -> None:

@@ -262,6 +262,9 @@ compat.install("torch_scatter")  # once
 import torch_scatter
 from torch_scatter import scatter_max, segment_csr
 from torch_scatter.composite import scatter_softmax
+from torch_scatter.composite.logsumexp import scatter_logsumexp
+from torch_scatter.composite.softmax import scatter_log_softmax
+from torch_scatter.composite.std import scatter_std
 from torch_scatter.scatter import scatter_add
 from torch_scatter.utils import broadcast
 import torch_scatter.composite
@@ -271,6 +274,7 @@ assert importlib.util.find_spec("torch_scatter.nothing") is None
 assert callable(torch_scatter.scatter)
 assert torch_scatter.__version__ == "2.1.2"
 assert scatter_max is compat.torch_scatter.scatter_max
+assert scatter_std is torch_scatter.composite.scatter_std is compat.torch_scatter.scatter_std
 assert pickle.loads(pickle.dumps(scatter_add)) is scatter_add
 assert importlib.reload(torch_scatter).scatter_max is scatter_max
 compat.uninstall("torch_scatter")

@@ -11,6 +11,7 @@ Means of integers, positions, ``out`` and ``eps`` are as in torch_scatter. What 
 - A product has a right gradient for a value that is 0, where torch_scatter's is 0.
 - The largest and the smallest of values with a NaN among them are NaN; of infinities, infinite.
 - An entry out of range is an IndexError.
+- The result of a softmax must not be changed in place before the backward pass, which needs it.
 - The gradient of ``out`` is that of what is computed; there is one of any order.
 """
 

@@ -95,7 +95,8 @@ def scatter_sum(
     places, batch_dims, axis, rows = target("scatter_sum", src, index, dim)
     if out is not None:
         return added("scatter_sum", out, src, places, axis, batch_dims, rows)
-    return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "sum")
+    reduce = "any" if src.dtype == torch.bool else "sum"
+    return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, reduce)
 
 
 scatter_add = scatter_sum

@@ -127,3 +127,9 @@ def like_rows(counts: Tensor, rank: int, dim: int, batch_dims: int) -> Tensor:
     while counts.dim() < rank:
         counts = counts.unsqueeze(-1)
     return counts
+
+
+def check_floating(name: str, src: Tensor) -> None:
+    """Raises for integers, as torch_scatter does."""
+    if not src.is_floating_point():
+        raise ValueError(f"{name}: src must be of a floating dtype, but it is {src.dtype}.")

@@ -11,6 +11,7 @@ What is otherwise:
   Geometric divides it among them on a CPU.
 - A product has a right gradient for a value that is 0.
 - An infinite maximum of a segment stays infinite.
+- The result of a softmax must not be changed in place before the backward pass, which needs it.
 
 On CUDA an index that was used 16 times is sorted, and the sort is kept as long as its tensor lives
 (as by :func:`torch_ops.plan_cache`): a graph that stays the same is sorted once, and from then on

@@ -83,7 +83,8 @@ def softmax(
 
     Gradient:
         ``y * (grad_output - sum(y * grad_output))`` of the output ``y``, which alone is saved of
-        the values. Differentiable any number of times; forward mode too.
+        the values: do not change it in place before the backward pass. Differentiable any number of
+        times; forward mode too.
 
     Memory:
         Forward the result, the largest values and the sums of the segments, in float32 for 16-bit

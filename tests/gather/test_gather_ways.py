@@ -91,9 +91,10 @@ def test_staged_where_it_pays() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
 def test_elements_and_rows(device: torch.device, dtype: torch.dtype) -> None:
     """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
+    many = 140_003 if device.type == "cuda" else 1003
     for shape, count in [
         ((3, 100), 40_003),
-        ((64, 5000), 140_003),  # staged
+        ((64, 5000), many),  # staged on a GPU
         ((64, 40_000), 24_003),
         ((3, 50, 5), 3001),
         ((3, 50, 17), 9001),
@@ -112,8 +113,8 @@ def test_elements_and_rows(device: torch.device, dtype: torch.dtype) -> None:
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
 def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype) -> None:
-    """Tables that exceed the L2 cache, with picks for one window of them and for several."""
-    size = 2**28 // dtype.itemsize // 3
+    """Tables that exceed a GPU's L2 cache, with picks for one window of them and for several."""
+    size = (2**28 if device.type == "cuda" else 2**22) // dtype.itemsize // 3
     source = torch.arange(3 * size, device=device).view(3, size).to(dtype)
     for count in (50_000, 60_001, 300_007):  # of which a slab has more than one block
         index = torch.randint(size, (3, count), device=device)
@@ -141,8 +142,8 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
 
 
 def test_elements_that_many_picks_name(device: torch.device) -> None:
-    """Of which blocks go through the table in fewer windows, down to two."""
-    size = 2**28 // 4 // 3
+    """Of which blocks of a GPU go through the table in fewer windows, down to two."""
+    size = (2**28 if device.type == "cuda" else 2**22) // 4 // 3
     source = torch.arange(3 * size, device=device, dtype=torch.int32).view(3, size)
     for share, count in product((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (300_007, 700_007)):
         index = torch.randint(size, (3, count), device=device)
@@ -165,8 +166,10 @@ def test_short_rows_of_each_length(device: torch.device) -> None:
 )
 def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) -> None:
     """Rows around 16 bytes and around what a block holds, in tables that begin anywhere."""
-    # As many as the kernels of long narrow words and of short rows are chosen for.
+    # As many as the kernels of long narrow words and of short rows are chosen for on a GPU.
     words = 2_200_000 if dtype.itemsize <= 2 else 300_000
+    if device.type == "cpu":
+        words = 30_000
     for width in (5, 15, 16, 17, 31, 33, 64, 99, 127, 255, 1021, 8175, 8177, 20_001):
         rows = 40 if width < 1000 else 7
         whole = values_for((3, rows + 1, width + 5), device, dtype)

@@ -33,6 +33,13 @@ class Case:
         return {"dim": self.dim, "batch_dims": self.batch_dims}
 
 
+def enough(device: torch.device, count: int, on_the_cpu: int) -> int:
+    """As much as chooses a path on a GPU of 132 multiprocessors, for those of this one."""
+    if device.type == "cpu":
+        return on_the_cpu
+    return -(-count * torch.cuda.get_device_properties(device).multi_processor_count // 132)
+
+
 CASES = [
     # The four forms of the documentation.
     Case((7,), (5,)),

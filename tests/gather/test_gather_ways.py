@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 import torch
-from gathering import values_for
+from gathering import enough, values_for
 from op_checks import assert_same
 
 import torch_ops
@@ -91,20 +91,20 @@ def test_staged_where_it_pays() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
 def test_elements_and_rows(device: torch.device, dtype: torch.dtype) -> None:
     """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
-    many = 140_003 if device.type == "cuda" else 1003
     for shape, count in [
         ((3, 100), 40_003),
-        ((64, 5000), many),  # staged on a GPU
+        ((64, 5000), enough(device, 140_003, 1003)),  # staged on a GPU
         ((64, 40_000), 24_003),
         ((3, 50, 5), 3001),
-        ((3, 50, 17), 9001),
+        ((3, 50, 17), enough(device, 9001, 901)),
         ((3, 50, 64), 3001),
-        ((3, 50, 321), 3001),
+        ((3, 50, 321), enough(device, 3001, 301)),
     ]:
         source = values_for(shape, device, dtype)
         index = torch.randint(shape[1], (shape[0], 2 * count + 1), device=device)
         batch = torch.arange(shape[0], device=device)[:, None]
-        for picks in (index[:, :count], index[:, 1 : count + 1], index[:, ::2]):
+        dense = index[:, :count].contiguous()
+        for picks in (dense, index[:, :count], index[:, 1 : count + 1], index[:, ::2]):
             for numbers in (picks, picks.int()):
                 actual = torch_ops.batch_gather(source, numbers)
                 assert_same(actual, source[batch, picks], f"{shape} {numbers.dtype}")
@@ -116,7 +116,8 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
     """Tables that exceed a GPU's L2 cache, with picks for one window of them and for several."""
     size = (2**28 if device.type == "cuda" else 2**22) // dtype.itemsize // 3
     source = torch.arange(3 * size, device=device).view(3, size).to(dtype)
-    for count in (50_000, 60_001, 300_007):  # of which a slab has more than one block
+    for few in (50_000, 60_001, 300_007):  # of which a slab has more than one block
+        count = enough(device, few, few)
         index = torch.randint(size, (3, count), device=device)
         first, last = index[:, :1], index[:, -1:]
         first.zero_(), last.fill_(size - 1)
@@ -145,7 +146,8 @@ def test_elements_that_many_picks_name(device: torch.device) -> None:
     """Of which blocks of a GPU go through the table in fewer windows, down to two."""
     size = (2**28 if device.type == "cuda" else 2**22) // 4 // 3
     source = torch.arange(3 * size, device=device, dtype=torch.int32).view(3, size)
-    for share, count in product((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (300_007, 700_007)):
+    counts = [enough(device, count, count) for count in (300_007, 700_007)]
+    for share, count in product((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), counts):
         index = torch.randint(size, (3, count), device=device)
         index[torch.rand(index.shape, device=device) < share] = size // 2
         index[:, ::1000], index[:, 1::1000] = 0, size - 1
@@ -154,7 +156,7 @@ def test_elements_that_many_picks_name(device: torch.device) -> None:
 
 
 def test_short_rows_of_each_length(device: torch.device) -> None:
-    """On the CPU in pieces that overlap; a byte too many would show in the next row."""
+    """Copied in pieces that overlap on the CPU; a byte too many would show in the next row."""
     for width in [*range(1, 300), 511, 513, 575, 960, 961, 1023, 1024, 1025]:
         source = values_for((20, width), device, torch.uint8)
         index = torch.randint(20, (37,), device=device)
@@ -167,9 +169,7 @@ def test_short_rows_of_each_length(device: torch.device) -> None:
 def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) -> None:
     """Rows around 16 bytes and around what a block holds, in tables that begin anywhere."""
     # As many as the kernels of long narrow words and of short rows are chosen for on a GPU.
-    words = 2_200_000 if dtype.itemsize <= 2 else 300_000
-    if device.type == "cpu":
-        words = 30_000
+    words = enough(device, 2_200_000 if dtype.itemsize <= 2 else 300_000, 30_000)
     for width in (5, 15, 16, 17, 31, 33, 64, 99, 127, 255, 1021, 8175, 8177, 20_001):
         rows = 40 if width < 1000 else 7
         whole = values_for((3, rows + 1, width + 5), device, dtype)
@@ -236,7 +236,7 @@ def test_rows_at_the_ends_of_memory(device: torch.device) -> None:
         (torch.float32, 5, 1),
     ]:
         source = values_for((3, width), device, dtype)
-        index = torch.tensor([2, 0, 1, 2], device=device).repeat(times)
+        index = torch.tensor([2, 0, 1, 2], device=device).repeat(enough(device, times, 3))
         for picks in (index, index.repeat_interleave(2)[::2]):
             assert_same(torch_ops.gather(source, picks), source[index], f"{dtype}")
 
@@ -263,7 +263,9 @@ def test_any_strides(device: torch.device, width: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["source", "output", "source of rows", "output of rows", "row"])
+@pytest.mark.parametrize(
+    "what", ["source", "output", "source of rows", "output of rows", "output of short rows", "row"]
+)
 def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
     """64-bit offsets: elements beyond 2^31 of one byte each."""
     far = 2**31 + 7
@@ -277,6 +279,14 @@ def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
         source[1, 2**30 - 1 :] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
         output = torch_ops.gather(source, torch.tensor([1, 0, 1], device=device))
         assert output[:, 2**30 - 2 :].tolist() == [[0, 1, 2, 3, 4], [0] * 5, [0, 1, 2, 3, 4]]
+        del output
+
+        def pick() -> None:
+            torch_ops.gather(source, torch.tensor([1, 2], device=device))
+            torch_ops.check_errors()
+
+        with pytest.raises(IndexError, match=r"index\[1\] is 2, out of range"):
+            pick()
     elif what == "source of rows":
         last = 2**32 // 3 + 5  # beyond 32 bits
         source = torch.zeros(last + 1, 3, dtype=torch.uint8, device=device)
@@ -292,6 +302,21 @@ def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
             for column in range(3):
                 expected = index[batch] * 3 + (15 * batch + column)
                 assert torch.equal(output[batch, :, column], expected)
+        last = index.shape[1] - 1
+        index[1, last] = 5
+
+        def pick_beyond() -> None:
+            torch_ops.batch_gather(source, index)
+            torch_ops.check_errors()
+
+        with pytest.raises(IndexError, match=rf"index\[1, {last}\] is 5, out of range"):
+            pick_beyond()
+    elif what == "output of short rows":
+        source = torch.arange(35, dtype=torch.uint8, device=device).view(5, 7)
+        index = torch.randint(5, (far // 14 + 9,), dtype=torch.uint8, device=device)
+        output = torch_ops.gather(source, index)  # two launches on a GPU
+        for column in range(7):
+            assert torch.equal(output[:, column], index * 7 + column)
     else:
         source = torch.tensor([[3, 4]], dtype=torch.uint8, device=device)
         index = torch.zeros(1, dtype=torch.uint8, device=device).expand(far // 2 + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gathering import bad_index, values_for
+from gathering import bad_index, enough, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample, assert_same
@@ -356,12 +356,30 @@ def test_strided_sources_are_read_in_place(device: torch.device) -> None:
 
 
 def test_many_rows_and_long_rows(device: torch.device) -> None:
-    """More than a block's tile of rows, and rows that are cut."""
-    for tail in ((), (3,), (64,), (5001,)):
-        source = values_for((7, 3, *tail), device, torch.bfloat16)
-        index = torch.stack([torch.randint(n, (3001,), device=device) for n in (7, 3)], -1)
+    """Tiles of each size, which are cut by the number of words; rows that are cut as well."""
+    for width, count in [
+        (1, 3001),
+        (3, 3001),
+        (3, enough(device, 200_003, 3001)),
+        (2, enough(device, 600_003, 3001)),
+        (64, 3001),
+        (5001, 3001),
+    ]:
+        # At odd places, so that words are no wider than elements.
+        source = values_for((7, 3, width + 1), device, torch.bfloat16)[..., 1:]
+        index = torch.stack([torch.randint(n, (count,), device=device) for n in (7, 3)], -1)
         expected = source[index[:, 0], index[:, 1]]
-        assert torch.equal(torch_ops.gather_nd(source, index), expected)
+        assert torch.equal(torch_ops.gather_nd(source, index), expected), f"{width} {count}"
+
+
+def test_many_rows_written(device: torch.device) -> None:
+    for width, side in [(3, 30), (3, 500), (2, 800)]:
+        table = values_for((side, side, width), device, torch.float32)
+        rows = torch.randperm(side * side, device=device)[: -side // 2]
+        places = torch.unravel_index(rows, (side, side))
+        values = values_for((len(rows), width), device, torch.float32)
+        written = torch_ops.index_put(table, places, values)
+        assert torch.equal(written, table.index_put(places, values)), f"{width} {side}"
 
 
 @pytest.mark.sanitizer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gathering import Case, sum_tolerance, values_for
+from gathering import Case, enough, sum_tolerance, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from modes import (
@@ -180,8 +180,9 @@ def test_extreme_entries(device: torch.device, index_dtype: torch.dtype, mode: s
         expected = gather_by_mode(source, index, mode=mode, fill_value=None)
         actual = torch_ops.gather(source.to(device), index.repeat(20).to(device), mode=mode)
         assert actual.tolist() == expected.tolist() * 20, size
-        if size >= 1000:  # elements from shared memory, the last ones from after it
-            picks = index.repeat(24_003 // len(index)).expand(64, -1).contiguous().to(device)
+        if size == 1000:  # elements from shared memory on a GPU
+            times = enough(device, 140_003, 1003) // len(index)
+            picks = index.to(device).repeat(times).expand(64, -1).contiguous()
             many = torch_ops.batch_gather(source.to(device).expand(64, -1), picks, mode=mode)
             assert (many.view(64, -1, len(index)) == expected.to(device)).all(), size
         counts = torch_ops.scatter_add(

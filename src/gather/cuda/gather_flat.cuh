@@ -1,4 +1,4 @@
-// gather on the GPU, a word per lane. If nothing has gaps and every place fits 32 bits, as in most
+// gather on the GPU, a word per lane. If nothing has gaps and all strides fit 32 bits, as in most
 // calls, finding a word takes half the instructions and three quarters of the registers that it
 // takes with any strides, and more warps wait for memory at a time. No torch.
 #pragma once
@@ -24,7 +24,7 @@ constexpr int kFlatThreads = 128;
 // How a kernel finds the words of its rows. The first two are for calls without gaps (is_flat).
 enum class FlatPlaces {
   kOneSlab,  // a batch is one slab
-  kSlabs,    // a batch is several slabs, which share its entries
+  kSlabs,    // a batch is one slab or several, which share its entries
   kAny,      // any strides and sizes: for RuledIndex
 };
 

@@ -30,7 +30,8 @@ inline int64_t slab_stride(const RowLayout& layout) {
   return layout.outer > 1 ? layout.table_outer_stride : layout.table_batch_stride;
 }
 
-// Has a call no gaps except between the rows of its table, and does a slab's table fit 32 bits?
+// Has a call no gaps except between the rows of its table, and do its sizes and strides fit 32
+// bits?
 inline bool is_flat(const RowLayout& layout) {
   constexpr int64_t kMost = INT32_MAX;
   const bool even = layout.batch == 1 || layout.outer == 1 ||

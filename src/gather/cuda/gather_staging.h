@@ -29,9 +29,10 @@ inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
   constexpr int64_t kSmallTable = 48 * 1024;
   constexpr int64_t kPart = 384;  // entries of one slab at least that come to a multiprocessor
 
+  if (layout.axis_size > device.shared_bytes / word_bytes) return {1, Staging::kMostThreads, false};
   const int64_t table = layout.axis_size * word_bytes, slabs = layout.slabs();
   const int threads = Staging::kMostThreads / (table > kSmallTable ? 1 : 2);
-  const bool pays = table >= kLeastTable && table <= device.shared_bytes &&
+  const bool pays = table >= kLeastTable &&
                     slabs * layout.entries >= kLeastEntries * device.multiprocessors &&
                     4 * layout.entries >= 3 * layout.axis_size;
   if (!pays) return {1, threads, false};

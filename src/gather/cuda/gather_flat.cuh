@@ -127,8 +127,8 @@ __global__ void gather_flat_kernel(const Word* __restrict__ source,
   }
 }
 
-// Cuts a call into launches of at most 2^30 words, and calls launch(flat, from, to), where the
-// latter are the first words that it reads of the table, by row 0, and writes of the output.
+// Cuts a call into launches of at most 2^30 words, and calls launch(flat, from, to): where in the
+// table the launch finds its first word if that row is row 0, and where in the output it writes it.
 template <class Launch>
 void for_each_flat(const RowLayout& layout, Launch launch) {
   constexpr int64_t kMostWords = int64_t{1} << 30;

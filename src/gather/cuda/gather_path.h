@@ -45,7 +45,8 @@ inline bool is_flat(const RowLayout& layout) {
 
 // Are elements picked window by window (gather_elements.cuh)? If the tables in use at a time
 // exceed the L2 cache, a slab has enough entries for a block, and 32 bits can hold its places.
-// Windows cost fewer picks more than they gain them, and more picks share lines of the caches.
+// Fewer picks would lose more by waiting for each window than they gain, and of more picks many
+// share lines of the caches.
 inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kBlock = 4096;  // entries, of which a multiprocessor has two
@@ -88,10 +89,11 @@ inline WordLayout lay_out_words(RowLayout layout, int64_t element_bytes, uintptr
   return {layout, bytes};
 }
 
-// Rows of several words below 8 bytes. In small calls the time is that of a launch and two loads,
-// one after the other, which kFlat has no more of; in the others it is that of finding words, which
-// kShort does once per row. Very long rows are too much for a warp that has 32 of them. The limits
-// are those with the best choice for 28,000 calls of an H200 (docs/internals/log.md).
+// Rows of several words below 8 bytes. A small call takes little more than a launch and two loads,
+// one after the other, to which kFlat adds the least. In larger calls most of the time goes into
+// finding words, which kShort does once per row; but a warp has 32 rows, which is too much work for
+// it if they are very long. The limits are those with the best choice for 28,000 calls on an H200
+// (docs/internals/log.md).
 inline GatherPath choose_for_rows(const RowLayout& layout, int64_t word_bytes,
                                   const DeviceLimits& device) {
   constexpr int64_t kLeast = 6, kSmallCall = 1 << 11, kLargeCall = 1 << 14;  // per multiprocessor

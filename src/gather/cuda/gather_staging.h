@@ -20,7 +20,7 @@ struct Staging {
   bool pays;
 };
 
-// The limits are those with the best choice for 3,300 calls of an H200 (docs/internals/log.md): the
+// The limits are those with the best choice for 3,300 calls on an H200 (docs/internals/log.md): the
 // L1 cache serves smaller tables and fewer entries as well.
 inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {

@@ -44,8 +44,9 @@ inline PointsPath choose_points_path(const PointsLayout& layout, bool put) {
 
 constexpr int kPointTile = 2048;  // words of a block at most; a row of more is cut
 
-// Of rows. In small calls blocks have fewer words, so that all multiprocessors have some. The
-// limits are those with the best choice for 12,700 calls of an H200 (docs/internals/log.md).
+// The words of a block. Small calls are cut into smaller tiles, so that all multiprocessors have
+// some. The limits are those with the best choice for 12,700 calls on an H200
+// (docs/internals/log.md).
 inline int cut_tile(const PointsLayout& layout, int64_t multiprocessors) {
   const int64_t words = layout.rows * layout.inner / multiprocessors;
   return words < 2048 ? kPointTile / 4 : words < 8192 ? kPointTile / 2 : kPointTile;

@@ -11,6 +11,7 @@ import torch
 from gathering import bad_index, sum_tolerance, values_for
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from memory import peak_memory
 from modes import (
     INDEX_DTYPES,
     MODES,
@@ -341,12 +342,7 @@ def test_nothing_is_copied(device: torch.device) -> None:
         lambda: torch_ops.take_along_dim(source[:1], elements, 1),
         lambda: torch_ops.gather_elements(source.transpose(0, 2), elements.transpose(0, 2), 1),
     ):
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        output = call()
-        peak = torch.cuda.max_memory_allocated(device) - before
-        assert peak <= output.nbytes + 4096
+        assert peak_memory(device, call) <= call().nbytes + 4096
 
 
 def test_sorts(device: torch.device) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import accumulate
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from gathering import Case, bad_index, index_for, sum_tolerance, values_for
 from hypothesis import given
 from hypothesis import strategies as st
+from memory import peak_memory
 from modes import CASES, entries_for, other_layout, row_calls, scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from planning import parts, plan_for
@@ -212,25 +212,6 @@ def test_mean_of_16_bits_is_rounded_once(
         (grad,) = torch.autograd.grad(actual, values, grad_output)
         (expected_grad,) = torch.autograd.grad(expected, wide, grad_output)
         assert_same(grad, expected_grad.to(dtype), f"{shape}")
-
-
-def peak_memory(device: torch.device, call: Callable[[], object]) -> int:
-    """The most that torch allocates at a time, beyond what there was."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - before
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(
-        activities=activities, profile_memory=True, acc_events=True
-    ) as profile:
-        call()
-    events = profile.profiler.kineto_results.events()
-    changes = [event for event in events if event.name() == "[memory]"]
-    changes.sort(key=lambda event: event.start_ns())
-    return max(accumulate((event.nbytes() for event in changes), initial=0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

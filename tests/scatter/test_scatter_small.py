@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from gathering import SPREADS, spread_index, values_for
+from memory import peak_memory
 from modes import INDEX_DTYPES, MODES, scatter_add_by_mode
 from op_checks import FLOATS, assert_same
 from torch import Tensor
@@ -406,16 +407,13 @@ def test_it_is_one_kernel() -> None:
         values = torch.ones(4, 112, width, device="cuda", dtype=dtype)
         index = torch.randint(32, (4, 112), device="cuda")
         for deterministic in (False, True):
-            add(values, index, 32, deterministic=deterministic)
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
+            call = partial(add, values, index, 32, deterministic=deterministic)
+            result = call()
+            assert peak_memory(values.device, call) == result.nbytes
             activities = [torch.profiler.ProfilerActivity.CUDA]
             with torch.profiler.profile(activities=activities, acc_events=True) as run:
-                result = add(values, index, 32, deterministic=deterministic)
+                call()
                 torch.cuda.synchronize()
-            scratch = torch.cuda.max_memory_allocated() - before - result.nbytes
-            assert scratch < 512  # that memory is counted in
             kernels = [event.name for event in run.events() if "sum_kernel" in event.name]
             others = [event.name for event in run.events() if "zero" in event.name]
             assert len(kernels) == 1 and not others, (kernels, others)

@@ -22,6 +22,7 @@ from gathering import (
     sum_tolerance,
     values_for,
 )
+from memory import peak_memory
 from op_checks import FLOATS, assert_same
 
 import torch_ops
@@ -367,12 +368,9 @@ def test_scratch_memory(device: torch.device, way: str, dtype: torch.dtype) -> N
     ]:
         values = torch.ones(count, width, device=device, dtype=dtype)
         index = torch.randint(size, (count,), device=device)
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
         chosen = True if way == "deterministic" else None
-        result = torch_ops.scatter_add(values, index, size, deterministic=chosen)
-        scratch = torch.cuda.max_memory_allocated(device) - before - result.nbytes
+        add = partial(torch_ops.scatter_add, values, index, size, deterministic=chosen)
+        scratch = peak_memory(device, add) - size * width * dtype.itemsize
         assert scratch <= max(16 * count + 16 * size + values.nbytes // 10, 64 * 10**6), width
 
 

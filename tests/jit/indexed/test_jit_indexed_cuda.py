@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from indexed_reference import composed, random, random_index, reduced
+from memory import peak_memory
+from torch import Tensor
 
 import torch_ops
-from torch_ops.jit import IndexedKernel, index_plan
+from torch_ops.jit import IndexedKernel, IndexPlan, index_plan
 from torch_ops.jit.generation.indexed import PassForm, cuda_source
 from torch_ops.jit.generation.indexed_tuning import IndexedTuning
 from torch_ops.jit.language.program import Program
@@ -185,6 +188,11 @@ def test_streams() -> None:
     assert all(torch.equal(each, expected) for each in made)
 
 
+def step(given: list[Tensor], plan: IndexPlan, grad: Tensor) -> tuple[Tensor, ...]:
+    out = DIFFERENCE(*given, plan=plan)
+    return (out, *torch.autograd.grad(out, given, grad))
+
+
 def test_scratch_memory() -> None:
     """Beyond inputs, outputs and their gradients 16 bytes an entry at most, with a plan."""
     entries, width = 2**19, 128
@@ -195,15 +203,10 @@ def test_scratch_memory() -> None:
         given = [x.requires_grad_(), y.requires_grad_()]
         given.append(random((entries, 1), CUDA, torch.float32).requires_grad_())
         grad = torch.ones(entries // 8, width, device="cuda")
-        torch.autograd.grad(DIFFERENCE(*given, plan=plan), given, grad)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        out = DIFFERENCE(*given, plan=plan)
-        gradients = torch.autograd.grad(out, given, grad)
-        torch.cuda.synchronize()
-        results = sum(t.numel() * 4 for t in (out, *gradients))
-        assert torch.cuda.max_memory_allocated() - before - results <= 16 * entries
+
+        call = partial(step, given, plan, grad)
+        results = sum(result.nbytes for result in call())
+        assert peak_memory(grad.device, call) - results <= 16 * entries
 
 
 @pytest.mark.parametrize("width", [256, 300])

@@ -16,10 +16,11 @@ namespace {
 
 constexpr int kShortThreads = 64;  // of a block of short bags, which lasts as long as the longest
 constexpr int kBagUnroll = 4;      // rows that a thread reads at a time
-// Entries; a bag of more is the work of a block: of many bags, and of few, for which that is
-// soonest.
-constexpr int64_t kLongBag = 64, kLongAlone = 16;
-constexpr int64_t kFewThreads = 32768;
+// A bag is long, the work of a block, if it has more entries than a limit that grows with the
+// number of blocks that all bags would take: an entry for so many of them. Bags of one length have
+// more.
+constexpr int64_t kLeastLimit = 8, kMostLimit = 128;  // the most if lengths vary
+constexpr int64_t kBlocksPerEntry = 256, kBlocksPerEntryOfEqual = 64;
 constexpr int64_t kAloneBlocks = 1024;   // one for each strip of a bag, if so few suffice for all
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
@@ -221,13 +222,14 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
   int lanes = 1;
   while (lanes < std::min<int64_t>(vectors, 32)) lanes *= 2;
   const int64_t strips = ceil_div(vectors, lanes);
-  const auto each =
-      static_cast<int>(std::clamp<int64_t>(call.bags * strips / kLongBlocks, 1, kMostBags));
+  const int64_t all = call.bags * strips;
+  const auto each = static_cast<int>(std::clamp<int64_t>(all / kLongBlocks, 1, kMostBags));
   // Few bags all have a block of their own: one launch takes less time than two.
-  const bool is_alone = call.offsets != nullptr && call.bags * strips <= kAloneBlocks;
-  const bool is_few = call.bags <= kLongBlocks || call.bags * lanes * strips <= kFewThreads;
+  const bool is_alone = call.offsets != nullptr && all <= kAloneBlocks;
+  int64_t limit = std::clamp(all / kBlocksPerEntry, kLeastLimit, kMostLimit);
+  if (call.offsets == nullptr) limit = std::max(kLeastLimit, all / kBlocksPerEntryOfEqual);
+  if (is_alone) limit = -1;
   using Total = TotalOf<V, Value>;
-  const int64_t limit = is_alone ? -1 : is_few ? kLongAlone : kLongBag;
   const Bags<V, Value, Total> bags{call, IndexView{call.entries}, static_cast<unsigned>(vectors),
                                    limit};
   const bool may_be_short = !is_alone && (call.offsets != nullptr || call.length <= limit);

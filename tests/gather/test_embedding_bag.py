@@ -219,7 +219,14 @@ def test_gradients_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
 
 def test_long_bags_and_short(device: torch.device) -> None:
     """Of every width around a vector's, and of an average length on both sides of the limit."""
-    for bags, length, width in [(3, 1500, 4), (3, 700, 33), (300, 3, 1), (40, 9, 7), (5, 2, 600)]:
+    for bags, length, width in [
+        (3, 1500, 4),
+        (3, 700, 33),
+        (300, 3, 1),
+        (40, 9, 7),
+        (5, 2, 600),
+        (1500, 12, 33),  # short as bags of one length, long where lengths may vary
+    ]:
         # Whole numbers, so that their sums are exact.
         weight = torch.randint(-8, 9, (50, width), device=device).float().requires_grad_()
         index = torch.randint(50, (bags * length,), device=device, dtype=torch.int16)

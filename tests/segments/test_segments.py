@@ -380,6 +380,26 @@ def test_many_segments(device: torch.device) -> None:
     assert torch.equal(torch_ops.scatter_add(values, ids, 200_000, sorted=True), expected)
 
 
+def test_blocks_of_segments(device: torch.device) -> None:
+    """On CUDA a block has each segment, however long; or but for those that are on a list."""
+    generator = torch.Generator().manual_seed(0)
+    for segments, entries, columns in [
+        (1, 3000, 40),  # on the list, as the only one
+        (5, 900, 40),  # however long
+        (300, 20_000, 70),
+        (1500, 60_000, 5),  # with one on the list
+        (1500, 500_000, 1),
+    ]:
+        cuts = torch.randint(entries // 2, (segments - 1,), generator=generator).sort().values
+        offsets = torch.cat((torch.tensor([0]), cuts, torch.tensor([entries])))
+        ids = torch.arange(segments).repeat_interleave(offsets.diff()).to(device)
+        values = torch.randint(-9, 9, (entries, columns), generator=generator).float().to(device)
+        for reduce in ("sum", "mean", "amax"):
+            expected = torch_ops.scatter(values, ids, segments, reduce=reduce)
+            actual = torch_ops.segment_reduce(values, offsets.to(device), reduce)
+            torch.testing.assert_close(actual, expected)
+
+
 def test_offsets_of_no_axis(device: torch.device) -> None:
     values, offsets = torch.ones(1, device=device), torch.tensor(0, device=device)
     for call in (torch_ops.gather_csr, torch_ops.segment_reduce):

@@ -23,8 +23,10 @@ constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what
 constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
 constexpr int64_t kMostAverage = 200;     // of a group, if segments of this length are not listed
 constexpr int kMediumLanes = 8;           // of rows whose medium segments are the work of a warp
-constexpr int64_t kAloneBlocks = 1024;    // one for each segment, if there are so few
-constexpr int64_t kAloneEntries = 256;    // of a group in such a block, at most
+constexpr int64_t kAloneBlocks = 1024;    // one for each segment, however long, at most, ...
+constexpr int64_t kAloneEntries = 256;    // ... if a group of the longest cannot have more, ...
+constexpr int64_t kOnlyEntries = 64;      // ... nor more than this for each of the segments
+constexpr int64_t kBlocks = 2048;         // one for each segment that is not on a list, at most
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -122,14 +124,17 @@ SegmentLaunch launch_of(const RowLayout& layout, int lane_columns, const RowPiec
       !average_exceeds(kMostAverage * ways)) {
     longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
   }
-  // Few segments have a block each, however long they are: one launch instead of three.
+  // Few segments have a block each. However long they are, if that is soon done: one launch instead
+  // of three. Else if many would be listed that a block totals alone.
   int threads = kShortThreads;
   const int64_t block_ways = kRowThreads / columns.lanes;
-  if (layout.entries > longs.limit && rows * order.pieces <= kAloneBlocks &&
-      layout.entries <= kAloneEntries * block_ways) {
+  const bool is_alone = layout.entries > longs.limit && rows * order.pieces <= kAloneBlocks &&
+                        layout.entries <= std::min(kAloneEntries, kOnlyEntries * rows) * block_ways;
+  if (is_alone || (rows * order.pieces <= kBlocks && average_exceeds(kAlone * ways / 8) &&
+                   !average_exceeds(kAlone * ways * 4))) {
     ways = block_ways;
     threads = kRowThreads;
-    longs.limit = layout.entries;
+    longs.limit = is_alone ? layout.entries : kAlone * ways;
   }
   // A thread for each vector of a row, where lanes would be left without one.
   const int64_t vectors = layout.inner / lane_columns;

@@ -16,11 +16,11 @@ namespace {
 
 constexpr int kShortThreads = 64;  // of a block of short bags, which lasts as long as the longest
 constexpr int kBagUnroll = 4;      // rows that a thread reads at a time
-// A bag is long, the work of a block, if it has more entries than a limit that grows with the
-// number of blocks that all bags would take: an entry for so many of them. Bags of one length have
-// more.
-constexpr int64_t kLeastLimit = 8, kMostLimit = 128;  // the most if lengths vary
-constexpr int64_t kBlocksPerEntry = 256, kBlocksPerEntryOfEqual = 64;
+// A bag is long, the work of a block, if it has more entries than a limit, which grows with the
+// number of blocks that all bags would take: an entry for so many of them. All bags may have the
+// average length; such ones are short up to a larger limit.
+constexpr int64_t kLeastLimit = 8, kMostLimit = 128;
+constexpr int64_t kBlocksPerEntry = 256, kBlocksPerAverageEntry = 64;
 constexpr int64_t kAloneBlocks = 1024;   // one for each strip of a bag, if so few suffice for all
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
@@ -227,7 +227,8 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
   // Few bags all have a block of their own: one launch takes less time than two.
   const bool is_alone = call.offsets != nullptr && all <= kAloneBlocks;
   int64_t limit = std::clamp(all / kBlocksPerEntry, kLeastLimit, kMostLimit);
-  if (call.offsets == nullptr) limit = std::max(kLeastLimit, all / kBlocksPerEntryOfEqual);
+  const int64_t average = call.offsets == nullptr ? call.length : ceil_div(call.count, call.bags);
+  if (average <= all / kBlocksPerAverageEntry) limit = std::max(limit, average);
   if (is_alone) limit = -1;
   using Total = TotalOf<V, Value>;
   const Bags<V, Value, Total> bags{call, IndexView{call.entries}, static_cast<unsigned>(vectors),

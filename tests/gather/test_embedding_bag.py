@@ -225,7 +225,8 @@ def test_long_bags_and_short(device: torch.device) -> None:
         (300, 3, 1),
         (40, 9, 7),
         (5, 2, 600),
-        (1500, 12, 33),  # short as bags of one length, long where lengths may vary
+        (1500, 16, 33),  # of many bags, short ...
+        (1500, 64, 5),  # ... and long
     ]:
         # Whole numbers, so that their sums are exact.
         weight = torch.randint(-8, 9, (50, width), device=device).float().requires_grad_()

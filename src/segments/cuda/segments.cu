@@ -26,7 +26,7 @@ constexpr int kMediumLanes = 8;           // of rows whose medium segments are t
 constexpr int64_t kAloneBlocks = 1024;    // one for each segment, however long, at most, ...
 constexpr int64_t kAloneEntries = 256;    // ... if a group of the longest cannot have more, ...
 constexpr int64_t kOnlyEntries = 64;      // ... nor more than this for each of the segments
-constexpr int64_t kBlocks = 2048;         // one for each segment that is not on a list, at most
+constexpr int64_t kBlocks = 4096;         // one for each segment that is not on a list, at most
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -125,13 +125,16 @@ SegmentLaunch launch_of(const RowLayout& layout, int lane_columns, const RowPiec
     longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
   }
   // Few segments have a block each. However long they are, if that is soon done: one launch instead
-  // of three. Else if many would be listed that a block totals alone.
+  // of three. Else if many would be listed that a block soon totals: the more blocks, the longer
+  // segments pay, but few blocks leave most of the GPU idle.
   int threads = kShortThreads;
   const int64_t block_ways = kRowThreads / columns.lanes;
-  const bool is_alone = layout.entries > longs.limit && rows * order.pieces <= kAloneBlocks &&
+  const int64_t blocks = rows * order.pieces;
+  const bool is_alone = layout.entries > longs.limit && blocks <= kAloneBlocks &&
                         layout.entries <= std::min(kAloneEntries, kOnlyEntries * rows) * block_ways;
-  if (is_alone || (rows * order.pieces <= kBlocks && average_exceeds(kAlone * ways / 8) &&
-                   !average_exceeds(kAlone * ways * 4))) {
+  if (is_alone || (blocks <= kBlocks &&
+                   average_exceeds(std::max<int64_t>(kAlone / 8, blocks / kAlone) * ways) &&
+                   !average_exceeds(std::max<int64_t>(kAlone, blocks) * ways))) {
     ways = block_ways;
     threads = kRowThreads;
     longs.limit = is_alone ? layout.entries : kAlone * ways;

@@ -2,6 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
@@ -122,7 +124,15 @@ struct BatchGather {
                         const Fill& fill_value) {
     TORCH_CHECK_VALUE(index.dim() > 0,
                       "batch_gather: index must have at least one axis, but it is 0-dimensional.");
-    return ops::gather().call(source, index, std::nullopt, index.dim() - 1, mode, fill_value,
+    const int64_t batch_dims = index.dim() - 1;
+    if (batch_dims > 1) {  // perhaps only the first should be one
+      indexing::check_axes_match(
+          "batch_gather", "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+          std::min(batch_dims, source.dim()),
+          "source and index must have the same batch axes, which are all axes of index but the "
+          "last (only the first with gather(source, index, batch_dims=1))");
+    }
+    return ops::gather().call(source, index, std::nullopt, batch_dims, mode, fill_value,
                               "batch_gather");
   }
 };

@@ -355,6 +355,16 @@ def test_batch_gather_of_a_scalar_index(device: torch.device) -> None:
         torch_ops.batch_gather(torch.zeros(3, device=device), torch.tensor(0, device=device))
 
 
+@pytest.mark.parametrize("source", [(2, 5), (2, 5, 4)])
+def test_batch_gather_by_groups(device: torch.device, source: tuple[int, ...]) -> None:
+    table = torch.zeros(source, device=device)
+    index = torch.zeros(2, 3, 6, dtype=torch.int64, device=device)
+    message = r"^batch_gather: .*the first with gather\(source, index, batch_dims=1\)\): axis 1 "
+    with pytest.raises(ValueError, match=message):
+        torch_ops.batch_gather(table, index)
+    assert torch_ops.gather(table, index, batch_dims=1).shape == (2, 3, 6, *source[2:])
+
+
 def test_mixed_devices(device: torch.device) -> None:
     other = "meta" if device.type == "cpu" else "cpu"
     with pytest.raises(RuntimeError, match=r"source and index must be on one device|same device"):

@@ -31,8 +31,9 @@ constexpr const char* kInplaceOp = "scatter_add_";
 
 // What torch.vmap cannot do.
 constexpr const char* kSharedOut =
-    ": torch.vmap cannot map over values or index where out is one for all samples. Give it "
-    "out.expand(...).clone(), or call the op that returns a new tensor.";
+    ": torch.vmap cannot map over values or index where out is one for all samples. Give "
+    "it a copy of out for each sample: values.new_empty(out.shape).copy_(out) if values is mapped, "
+    "and otherwise index.new_empty(out.shape, dtype=out.dtype).copy_(out).";
 
 // The summands for `out`, as a separate tensor.
 Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const Tensor& index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -263,6 +264,33 @@ def test_products_under_vmap(device: torch.device) -> None:
     )
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "prod"])
+@pytest.mark.parametrize("mapped", [0, 1])
+def test_one_out_for_all_samples(device: torch.device, reduce: str, mapped: int) -> None:
+    """torch.vmap refuses it. What the message suggests gives each sample its own."""
+    out = torch.tensor([2.0, 3.0, 5.0], device=device)
+    given = [
+        torch.tensor([[4.0, 1.0], [7.0, 9.0]], device=device),
+        torch.tensor([[0, 2], [1, 1]], device=device),
+    ]
+    given[1 - mapped] = given[1 - mapped][0]
+
+    for include_self in (True, False):
+        scatter_ = partial(torch_ops.scatter_, reduce=reduce, include_self=include_self)
+        in_dims = (0, None) if mapped == 0 else (None, 0)
+        with pytest.raises(RuntimeError, match=r"^scatter_: torch\.vmap cannot map over") as error:
+            torch.vmap(partial(scatter_, out), in_dims)(*given)
+        suggested = re.findall(r"\w+\.new_empty\(.*?\)\.copy_\(out\)", str(error.value))[mapped]
+
+        def call(values: Tensor, index: Tensor, scatter_=scatter_, suggested=suggested) -> Tensor:
+            own = eval(suggested, {"out": out, "values": values, "index": index})
+            return scatter_(own, values, index)
+
+        for n, actual in enumerate(torch.vmap(call, in_dims)(*given)):
+            values, index = (t[n] if i == mapped else t for i, t in enumerate(given))
+            torch.testing.assert_close(actual, scatter_(out.clone(), values, index))
+
+
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
 def test_unsigned_integers(device: torch.device, dtype: torch.dtype) -> None:
     out, values = (torch.tensor(n, device=device).to(dtype) for n in ([7, 8, 9], [1, 2, 3]))
@@ -278,11 +306,6 @@ def test_unsigned_integers(device: torch.device, dtype: torch.dtype) -> None:
 def test_names_in_errors(device: torch.device) -> None:
     index = torch.tensor([0, 1], device=device)
     shared = torch.zeros(2, device=device)
-    for reduce in ("sum", "mean", "amax", "prod"):
-        with pytest.raises(RuntimeError, match=r"^scatter_: torch\.vmap cannot map over values"):
-            torch.vmap(partial(torch_ops.scatter_, shared, index=index, reduce=reduce))(
-                torch.ones(3, 2, device=device)
-            )
     with pytest.raises(TypeError, match=r"^scatter_add: dim_size is missing"):
         torch_ops.scatter_add(shared, index, dtype=torch.float32)
     for call in (torch_ops.scatter, torch_ops.scatter_add):

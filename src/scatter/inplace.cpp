@@ -339,10 +339,7 @@ struct ScatterInplace {
 
   static Tensor& compose(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                          int64_t batch_dims, std::string_view reduction, bool include_self) {
-    const std::string_view reduce = canonical_reduction(kName, reduction);
-    TORCH_CHECK_VALUE(reduce != "var" && reduce != "std" && reduce != "any" && reduce != "all",
-                      kName, R"(: reduce must be "sum", "mean", "amax", "amin" or "prod", )",
-                      R"(but it is ")", reduction, R"(".)");
+    const std::string_view reduce = canonical_reduction(kName, reduction, /*five_only=*/true);
     const int64_t axis = check(out, values, index, dim, batch_dims, "raise", kName).axes.dim;
     if (reduce == "mean") check_averaged(kName, values);
     if (reduce == "sum" && include_self) {

@@ -35,19 +35,22 @@ inline bool needs_values_alone(const at::Tensor& values) {
          !values.key_set().has(c10::DispatchKey::Batched);
 }
 
-// The one name of a reduction that has two.
-inline std::string_view canonical_reduction(const char* op, std::string_view reduce) {
+// The one name of a reduction that has two. Has `op` only the first five?
+inline std::string_view canonical_reduction(const char* op, std::string_view reduce,
+                                            bool five_only = false) {
   if (reduce == "add") return "sum";
   if (reduce == "mul") return "prod";
   if (reduce == "max") return "amax";
   if (reduce == "min") return "amin";
-  for (const std::string_view known :
-       {"sum", "mean", "amax", "amin", "prod", "var", "std", "any", "all"}) {
+  for (const std::string_view known : {"sum", "mean", "amax", "amin", "prod"}) {
     if (reduce == known) return known;
   }
-  TORCH_CHECK_VALUE(false, op,
-                    R"(: reduce must be "sum", "mean", "amax", "amin", "prod", "var", "std", )",
-                    R"("any" or "all", but it is ")", reduce, R"(".)");
+  for (const std::string_view known : {"var", "std", "any", "all"}) {
+    if (reduce == known && !five_only) return known;
+  }
+  TORCH_CHECK_VALUE(false, op, R"(: reduce must be "sum", "mean", "amax", "amin")",
+                    five_only ? R"( or "prod")" : R"(, "prod", "var", "std", "any" or "all")",
+                    R"( (or "add", "max", "min", "mul"), but it is ")", reduce, R"(".)");
 }
 
 }  // namespace torch_ops

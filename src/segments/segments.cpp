@@ -21,6 +21,7 @@
 #include "common/torch/registration/derive.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
+#include "scatter/scatter_ops.h"
 #include "segments/segments.h"
 #include "segments/segments_launch.h"
 
@@ -427,13 +428,11 @@ struct SegmentReduce {
       "segment_reduce(Tensor values, Tensor offsets, str reduce='sum', int? dim=None, *, "
       "int batch_dims=0) -> Tensor";
 
-  static Tensor compose(const Tensor& values, const Tensor& offsets, std::string_view reduce,
+  static Tensor compose(const Tensor& values, const Tensor& offsets, std::string_view reduction,
                         Dim dim, int64_t batch_dims) {
     const int64_t axis = check_segments(kReduce, values, offsets, dim, batch_dims).dim;
-    const auto is = [&](std::string_view name, std::string_view alias) {
-      return reduce == name || reduce == alias;
-    };
-    if (is("sum", "add")) {
+    const std::string_view reduce = canonical_reduction(kReduce, reduction, /*five_only=*/true);
+    if (reduce == "sum") {
       return op_of<SegmentSum>().call(values, offsets, axis, batch_dims, /*mean=*/false);
     }
     if (reduce == "mean") {
@@ -445,14 +444,8 @@ struct SegmentReduce {
       if (!integers) return means;
       return at::div(means, counts_of(offsets, means, axis, batch_dims), "floor").to(dtype);
     }
-    if (is("amax", "max") || is("amin", "min")) {
-      return op_of<SegmentBest>().call(values, offsets, axis, batch_dims, is("amax", "max"));
-    }
-    TORCH_CHECK_VALUE(is("prod", "mul"), kReduce,
-                      R"(: reduce must be "sum", "mean", "amax", "amin" or "prod" (or "add", )"
-                      R"("max", "min", "mul"), but it is ")",
-                      reduce, R"(".)");
-    return op_of<SegmentProd>().call(values, offsets, axis, batch_dims);
+    if (reduce == "prod") return op_of<SegmentProd>().call(values, offsets, axis, batch_dims);
+    return op_of<SegmentBest>().call(values, offsets, axis, batch_dims, reduce == "amax");
   }
 };
 

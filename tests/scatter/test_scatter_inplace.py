@@ -238,8 +238,11 @@ def test_bad_arguments(device: torch.device) -> None:
     for reduce in ("sum", "mean", "amax"):
         with pytest.raises(RuntimeError, match=r"^scatter_: elements of out must not share"):
             torch_ops.scatter_(expanded, out[:2].clone(), index, reduce=reduce)
-    with pytest.raises(ValueError, match=r'scatter_: reduce must be "sum".*but it is "any"'):
-        torch_ops.scatter_(out, out[:2], index, reduce="any")
+    five = r'"sum", "mean", "amax", "amin" or "prod" \(or "add", "max", "min", "mul"\)'
+    for reduce in ("any", "set"):
+        message = f'^scatter_: reduce must be {five}, but it is "{reduce}"'
+        with pytest.raises(ValueError, match=message):
+            torch_ops.scatter_(out, out[:2], index, reduce=reduce)
     with pytest.raises(TypeError, match="scatter_: include_self must be a bool, but a str was"):
         torch_ops.scatter_(out, out[:2], index, reduce="sum", include_self="no")
     with pytest.raises(TypeError, match="scatter_: reduce must be a string, but it is None"):

@@ -395,7 +395,7 @@ def test_vmap(device: torch.device) -> None:
 
 def test_bad_arguments(device: torch.device) -> None:
     values, index = torch.zeros(2, device=device), torch.zeros(2, dtype=torch.int64, device=device)
-    with pytest.raises(ValueError, match=r'reduce must be "sum".*but it is "most"'):
+    with pytest.raises(ValueError, match=r'reduce must be "sum".* or "all" \(or .*it is "most"'):
         torch_ops.scatter(values, index, 4, reduce="most")
     with pytest.raises(ValueError, match=r'return_arg is for.*but reduce is "sum"'):
         torch_ops.scatter(values, index, 4, return_arg=True)

@@ -294,6 +294,9 @@ def test_names() -> None:
     for name, alias in (("sum", "add"), ("prod", "mul"), ("amax", "max"), ("amin", "min")):
         ours = torch_ops.segment_reduce(values, offsets, name)
         assert torch.equal(ours, torch_ops.segment_reduce(values, offsets, alias))
+    message = r'^segment_reduce: reduce must be "sum".* or "prod" \(or "add".*but it is "var"'
+    with pytest.raises(ValueError, match=message):
+        torch_ops.segment_reduce(values, offsets, "var")
 
 
 def test_not_a_number(device: torch.device) -> None:

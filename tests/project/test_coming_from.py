@@ -13,6 +13,7 @@ import contextlib
 import copy
 import importlib.util
 import io
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -136,7 +137,7 @@ def test_rows_give_what_they_say(page: str) -> None:
     ours = names_of(page)
     library = their_library(page)
     for their_call, our_call, gives in rows:
-        expected = np.asarray(eval(gives, {"nan": float("nan")}), dtype=np.float64)
+        expected = np.asarray(eval(gives, {"nan": math.nan, "inf": math.inf}), dtype=np.float64)
         result = numbers(evaluate(our_call, ours))
         np.testing.assert_allclose(result, expected, rtol=1e-4, err_msg=our_call)
         if library is not None:

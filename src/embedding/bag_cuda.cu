@@ -228,7 +228,9 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
   const bool is_alone = call.offsets != nullptr && all <= kAloneBlocks;
   int64_t limit = std::clamp(all / kBlocksPerEntry, kLeastLimit, kMostLimit);
   const int64_t average = call.offsets == nullptr ? call.length : ceil_div(call.count, call.bags);
-  if (average <= all / kBlocksPerAverageEntry) limit = std::max(limit, average);
+  if (average <= std::max(2 * kLeastLimit, all / kBlocksPerAverageEntry)) {
+    limit = std::max(limit, average);
+  }
   if (is_alone) limit = -1;
   using Total = TotalOf<V, Value>;
   const Bags<V, Value, Total> bags{call, IndexView{call.entries}, static_cast<unsigned>(vectors),

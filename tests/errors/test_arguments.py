@@ -372,3 +372,24 @@ def test_a_padding_row_of_none(device: torch.device) -> None:
     index = torch.zeros(0, dtype=torch.int64, device=device)
     with pytest.raises(ValueError, match="padding_idx must be None, as there are no rows, for we"):
         torch_ops.embedding(index, torch.ones(0, 3, device=device), padding_idx=0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: torch_ops.scatter_add(x, i, x.shape[0]),
+        lambda x, i: torch_ops.scatter(x, i, x.shape[0], reduce="amax"),
+        lambda x, i: torch_ops.scatter(x, i, x.shape[0], reduce="amax", return_arg=True)[1],
+        lambda x, i: torch_ops.logsumexp(x, i, x.shape[0]),
+        lambda x, i: torch_ops.scatter_add(x, torch_ops.gather_plan(i, x.shape[0])),
+        lambda x, i: torch_ops.gather_csr(x[:2], i, output_size=x.shape[0]),
+        lambda x, i: torch_ops.masked_gather(x, x > 0, size=x.shape[0]),
+        lambda x, i: torch_ops.scatter_elements_add(x, i, (x.shape[0],), 0),
+        lambda x, i: torch_ops.gather(x, i, torch.zeros((), dtype=torch.int64)),
+    ],
+)
+def test_sizes_that_a_trace_keeps(device: torch.device, call: Callable[..., Tensor]) -> None:
+    x, index = torch.rand(3, device=device), torch.tensor([0, 1, 1], device=device)
+    with pytest.warns(torch.jit.TracerWarning, match="might cause the trace to be incorrect"):
+        traced = torch.jit.trace(call, (x, index), check_trace=False)
+    assert torch.equal(traced(x + 1, index), call(x + 1, index))

@@ -64,6 +64,9 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
             if isinstance(argument, _ARRAYS) and argument.ndim > 0:
                 what += f" of shape {list(argument.shape)}"
             raise TypeError(f"{name}: {role} must be {allowed}, but {what} was given.")
+        # torch.ops silently makes a constant of a size that torch.jit.trace knows as a tensor.
+        if isinstance(argument, Tensor) and not is_dynamo_compiling() and torch._C._is_tracing():
+            argument.item()  # which warns
         # A number that torch.compile keeps as a symbol would become a constant here.
         if kind in _SIZES and isinstance(argument, int) and not is_dynamo_compiling():
             dtype, bits = _SIZES[kind]

@@ -106,6 +106,53 @@ def test_fx_reads_every_layer(options: dict[str, Any]) -> None:
     torch.testing.assert_close(traced(input), layers(input))
 
 
+FX_CALLS: list[Callable[[Tensor, Tensor], Any]] = [
+    lambda x, i: torch_ops.embedding_bag(i[None], x),
+    lambda x, i: torch_ops.embedding_bag(i, x, i[:1] * 0, per_sample_weights=x[:4, 0], mode="sum"),
+    lambda x, i: torch_ops.scatter_(x.clone(), x[:4], i, reduce="mean"),
+    lambda x, i: torch_ops.softmax(x[:4], i),
+    lambda x, i: torch_ops.gather_csr(x[:3], i),
+    lambda x, i: torch_ops.masked_gather(x, x[:, 0] > 0),
+    lambda x, i: torch_ops.index(x, i),
+    lambda x, i: torch_ops.index(x, x > 0),
+    lambda x, i: torch_ops.index(torch.ones(6, 4), (slice(1, None), i[:2])),
+    lambda x, i: torch_ops.index(torch.ones(6), [i[0], 1]),
+    lambda x, i: torch_ops.index(x, torch_ops.gather_plan(i, 6)),
+    lambda x, i: torch_ops.index_put(x, (i, 1), 1.0),
+    lambda x, i: torch_ops.index_put(x, 0, x[1], accumulate=True),
+    lambda x, i: torch_ops.index_add(x, i, x[:4], deterministic=True),
+]
+
+
+@pytest.mark.parametrize("call", FX_CALLS)
+def test_fx_reads_calls(call: Callable[[Tensor, Tensor], Any]) -> None:
+    """Also those that look at axes and dtypes, which proxies lack."""
+    traced = torch.fx.symbolic_trace(call)
+    for seed, index in enumerate(([0, 2, 2, 5], [0, 1, 1, 3])):
+        torch.manual_seed(seed)
+        x, i = torch.randn(6, 4), torch.tensor(index)
+        assert torch.equal(traced(x, i), call(x, i))
+
+
+def test_fx_reads_bags_that_were_replaced() -> None:
+    layers = torch_ops.replace_modules(nn.Sequential(nn.EmbeddingBag(6, 4, max_norm=1.0)))
+    input = torch.tensor([[0, 2], [5, 2]])
+    assert torch.equal(torch.fx.symbolic_trace(layers)(input), layers(input))
+
+
+def test_fx_keeps_writes() -> None:
+    """Whose result nobody uses."""
+
+    def write(x: Tensor, i: Tensor) -> Tensor:
+        torch_ops.index_put_(x, i, 1.0)
+        return x
+
+    traced = torch.fx.symbolic_trace(write)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    assert traced(torch.zeros(3), torch.tensor([1])).tolist() == [0, 1, 0]
+
+
 def test_transformer_layers() -> None:
     """torch's layer asks for nn.ReLU to choose its fused inference, which computes the same."""
     x = torch.randn(2, 3, 8)

@@ -196,7 +196,8 @@ def _limits(dtype: torch.dtype) -> tuple[float, float]:
 
 def least_size(entries: Tensor, beyond: int) -> int:
     """The largest entry plus ``beyond``; 0 if there is none, or the op will refuse them."""
-    if entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES:
+    is_known = isinstance(entries, Tensor)  # and not one of torch.fx's proxies
+    if is_known and (entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES):
         return 0
     size: Any = entries.max().item() + beyond  # item(), not int(): torch.export traces it
     return max(size, 0) if isinstance(size, int) else size
@@ -243,7 +244,7 @@ def check_tensors(name: str, takes: str | None = None, **tensors: Any) -> None:
 
 def check_countable(name: str, mask: Any) -> None:
     """Raises an error for a mask that is a DTensor, whose true entries torch does not find."""
-    if hasattr(mask, "device_mesh"):
+    if isinstance(mask, Tensor) and hasattr(mask, "device_mesh"):
         raise NotImplementedError(
             f"{name}: the true entries of a mask that is a DTensor cannot be counted. Use "
             "masked_gather with size=, or plain tensors: full_tensor() is all of a DTensor, "

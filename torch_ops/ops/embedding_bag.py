@@ -96,8 +96,8 @@ def embedding_bag(
         tensor([[6., 8.],
                 [3., 4.]])
     """
-    is_jagged = type(input) is not Tensor and getattr(input, "layout", None) == torch.jagged
-    if is_jagged and input.dim() == 2 and offsets is None:
+    is_other = type(input) is not Tensor and isinstance(input, Tensor)
+    if is_other and input.layout == torch.jagged and input.dim() == 2 and offsets is None:
         if per_sample_weights is not None:
             check_tensors("embedding_bag", per_sample_weights=per_sample_weights)
             if per_sample_weights.shape != input.shape:

@@ -10,7 +10,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.overrides import is_tensor_like
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function, is_tensor_like
 
 from torch_ops.ops._arguments import given
 
@@ -36,6 +37,23 @@ def _holds(items: list[Any] | tuple[Any, ...], is_wanted: Callable[[Any], bool])
         if _holds(item, is_wanted) if isinstance(item, (list, tuple)) else is_wanted(item):
             return True
     return False
+
+
+def recorded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A node of torch.fx that calls the function, or NotImplemented if no argument is a proxy.
+
+    How a function that parses indices calls its op depends on axes and dtypes, which proxies lack.
+    """
+    found: list[Proxy] = []
+
+    def is_proxy(item: Any) -> bool:
+        if isinstance(item, Proxy):
+            found.append(item)
+        return bool(found)
+
+    if not _holds(arguments, is_proxy):
+        return NotImplemented
+    return handle_torch_function(function, found, *arguments)
 
 
 def _as_torch_reads(array: Any) -> Any:

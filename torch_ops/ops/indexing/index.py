@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.fx.node import has_side_effect
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import (
@@ -19,7 +20,7 @@ from torch_ops.ops._arguments import (
     given,
 )
 from torch_ops.ops._self_check import compared
-from torch_ops.ops.indexing._indices import Parsed, cause_of, to_tensor
+from torch_ops.ops.indexing._indices import Parsed, cause_of, recorded, to_tensor
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Te
     """
     if not is_dynamo_compiling():
         output = _ext.call_index(source, indices)
+        if output is NotImplemented:
+            output = recorded(index, source, indices)
         if output is not NotImplemented:
             return output
     check_dense("index", "(source, indices)", source=source)
@@ -191,6 +194,7 @@ def index_put(
     return _put("index_put", source, indices, values, accumulate)
 
 
+@has_side_effect  # for torch.fx, of which `recorded` makes a node
 def index_put_(
     source: Tensor,
     indices: Index | tuple[Index, ...],
@@ -241,6 +245,8 @@ def index_put_(
         check_values("index_put_", values, source.dtype)
     if not is_dynamo_compiling():
         output = _ext.call_index_put_(source, indices, values, accumulate, None)
+        if output is NotImplemented:
+            output = recorded(index_put_, source, indices, values, accumulate)
         if output is not NotImplemented:
             return output
     if not isinstance(accumulate, bool):
@@ -348,6 +354,11 @@ def _put(
     if not is_dynamo_compiling():
         direct = _ext.call_index_add if name == "index_add" else _ext.call_index_put
         output = direct(source, indices, values, accumulate, deterministic)
+        if output is NotImplemented:
+            function, last = (
+                (index_add, deterministic) if name == "index_add" else (index_put, accumulate)
+            )
+            output = recorded(function, source, indices, values, last)
         if output is not NotImplemented:
             return output
     if not isinstance(accumulate, bool) or deterministic is not None:

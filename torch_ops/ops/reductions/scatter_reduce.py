@@ -248,8 +248,9 @@ def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def _check_placements(out: Any, values: Any, index: Any, dim: int, batch_dims: int) -> None:
     """Of DTensors: rows of which each rank has a part cannot be written into a sum."""
-    if not hasattr(out, "placements") or not hasattr(values, "placements"):
-        return
+    for each in (out, values):  # which may be torch.fx's proxies, that have any attribute
+        if not isinstance(each, Tensor) or not hasattr(each, "placements"):
+            return
     first = dim % max(out.dim(), 1)
     picked = range(first, first + index.dim() - batch_dims)
     for of_out, of_values in zip(out.placements, values.placements, strict=False):

@@ -146,7 +146,8 @@ def gather_csr(
     """
     if output_size is None:
         check_dense("gather_csr", values=values, offsets=offsets)
-        last = offsets[..., -1:] if offsets.dim() else offsets  # which the op refuses
+        is_scalar = isinstance(offsets, Tensor) and offsets.dim() == 0  # which the op refuses
+        last = offsets if is_scalar else offsets[..., -1:]
         output_size = least_size(last, 0)
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)

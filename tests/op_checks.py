@@ -72,6 +72,8 @@ class Op:
     # ---- for tests/framework/test_support.py
     # A call of which some sizes follow from n, 2 or more: for dynamic shapes.
     sized: Callable[[torch.device, int], Sample] | None = None
+    # One that writes several values to one place, where that is not defined.
+    colliding: Callable[[torch.device], Sample] | None = None
     # Calls that raise.
     bad: Callable[[torch.device], Iterable[Sample]] | None = None
     # The sample as the registered op takes it, or None where it cannot.

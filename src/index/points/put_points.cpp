@@ -1,6 +1,8 @@
 // The contract of put_points and put_points_: schemas, checks, derivative. They write rows where
 // gather_points reads them; negative entries count from the end.
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -35,6 +37,36 @@ Points check(const char* op, const Tensor& source, TensorList coordinates, at::I
   return points;
 }
 
+// The rows, each replaced by that of the last point for the same place: then it does not matter
+// which of them is written. Entries out of range, whose errors come later, get any row.
+Tensor last_rows(const Tensor& source, TensorList coordinates, const Tensor& rows,
+                 const Points& points) {
+  const int64_t batch = points.batch_dims, place = points.place();
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
+  const at::IntArrayRef each = sizes.slice(batch);
+  const int64_t count = c10::multiply_integers(each);
+  const int64_t last_axis = place + static_cast<int64_t>(each.size()) - 1;
+  bool alike = true;  // all points of a batch
+  for (int64_t axis = place; axis <= last_axis; ++axis) {
+    alike = alike && (rows.size(axis) == 1 || rows.stride(axis) == 0);
+  }
+  if (alike || rows.numel() == 0) return rows;
+  std::vector<c10::SymInt> indexed;
+  for (const int64_t dim : points.dims) indexed.push_back(source.sym_size(dim));
+  const Tensor places = ops::ravel_multi_index()
+                            .call(coordinates, indexed, "fill", /*axes=*/std::nullopt,
+                                  /*name=*/std::nullopt)
+                            .expand(sizes);
+  const Tensor numbers = at::arange(count, places.options().dtype(at::kLong));
+  const Tensor last = ops::scatter().call(
+      numbers.view(each).expand(sizes), places, c10::multiply_integers(indexed), batch, batch,
+      "amax", "fill", /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
+  const Tensor picked = ops::gather().call(last, places, batch, batch, "fill", at::Scalar(0),
+                                           /*name=*/std::nullopt);
+  return ops::gather().call(rows.flatten(place, last_axis), picked, place, batch, "unchecked",
+                            /*fill_value=*/std::nullopt, /*name=*/std::nullopt);
+}
+
 // Writes the rows of a call that was checked to `source`.
 template <class On>
 void write(const char* op, Tensor& source, TensorList coordinates, const Tensor& values,
@@ -46,6 +78,9 @@ void write(const char* op, Tensor& source, TensorList coordinates, const Tensor&
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
       source.storage().is_alias_of(values.storage())) {
     rows = values.clone();  // otherwise a row may be read that was already written
+  }
+  if (at::globalContext().deterministicAlgorithms()) {
+    rows = last_rows(source, coordinates, rows, points);
   }
   std::vector<Tensor> entries = coordinates.vec();
   for (Tensor& each : entries) {

@@ -168,8 +168,9 @@ def index_put(
 
     Determinism:
         If indices name a place several times, it is undefined which of its values is written; some
-        elements may be of one and some of another. (The gradient then goes to each of them.)
-        With ``accumulate``: as for :func:`index_add`.
+        elements may be of one and some of another. Under
+        ``torch.use_deterministic_algorithms(True)`` it is the last, as in NumPy. (The gradient goes
+        to each of them.) With ``accumulate``: as for :func:`index_add`.
 
     Raises:
         IndexError: As for :func:`index`. On CUDA values for entries out of range are dropped.
@@ -181,7 +182,9 @@ def index_put(
 
     Memory:
         The result. Values are read in place. A call with only a mask does not wait if values have
-        no axis for its entries; a number has none.
+        no axis for its entries; a number has none. Under
+        ``torch.use_deterministic_algorithms(True)``: also a copy of the values, up to 24 bytes per
+        point, and 8 per place that a point may name.
 
     Example:
         >>> import torch, torch_ops
@@ -230,7 +233,8 @@ def index_put_(
         RuntimeError: As for :func:`index_put`; or source is a leaf that requires grad, or expanded.
 
     Memory:
-        None; with ``accumulate`` as much as :func:`index_add`, without its result. A mask with
+        None, or as :func:`index_put` under ``torch.use_deterministic_algorithms(True)``, without
+        its result; with ``accumulate`` as :func:`index_add`, without its result. A mask with
         values that are neither a number nor one value per entry, such as a row for all rows, uses
         8 bytes per true entry and axis on the CPU, and as much as the source on CUDA.
 

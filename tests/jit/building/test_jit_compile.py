@@ -539,10 +539,14 @@ def test_compiled_in_another_process(folder: Path) -> None:
 
 
 def test_killed_compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that is killed is an error like others, and the next call tries again."""
-    script = tmp_path / "killed"
-    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    """It is an error like others, leaves no temporary file, and the next call tries again."""
+    script, temporary = tmp_path / "killed", tmp_path / "temporary"
+    script.write_text('#!/bin/sh\n[ $1 = --version ] || touch "$TMPDIR/part.s"\nkill -9 $$\n')
     script.chmod(0o755)
+    temporary.mkdir()
     monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with pytest.raises(CompileError, match="does not compile"):
         host('extern "C" int f() { return 1; }')
+    assert list(temporary.iterdir()) == []

@@ -330,7 +330,8 @@ def _run_host_compiler(what: str, source: Source, command: Sequence[str]) -> Art
             text=True,
             errors="replace",
             check=False,
-            env={**os.environ, "LC_ALL": "C"},  # messages in the words that are looked for
+            # Messages in the words that are looked for; and nothing is left if it is killed.
+            env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
         )
         log = (run.stdout + run.stderr).strip()
         if run.returncode != 0:

@@ -309,6 +309,8 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
     ``module.name`` is the plan, which the ops take. Its tensors are buffers: they move with
     ``module.to(...)``, and are copied and pickled with the module. Call it again with the same
     name to replace the plan: torch refuses the assignment ``module.name = plan``.
+    ``DistributedDataParallel`` overwrites buffers with those of rank 0: do not register a plan of
+    a rank's own, unless it ignores the plan's tensors.
 
     Args:
         module: The module.

@@ -43,39 +43,45 @@ void step_range(Simd simd, const SoftmaxCall<kStep, Value>& call, const Index* i
   const bool is_long = inner >= kLongRow;
   const int64_t most = is_long ? 1 : kPiece / inner;  // entries at a time
   Number p[kPiece], q[kPiece];
-  for (int64_t n = begin, count; n < end; n += count) {
-    const int64_t slab = n / layout.entries, first = n - slab * layout.entries;
-    const Index* entries =
-        index + slab / layout.outer * layout.index_batch_stride + first * layout.index_entry_stride;
-    const int64_t table = slab * layout.axis_size * inner;
-    count = std::min({most, end - n, layout.entries - first});
-    const auto row_of = [&](int64_t k) {
-      return static_cast<int64_t>(entries[k * layout.index_entry_stride]);
-    };
-    const Number *own_p = p, *own_q = q;
-    if (is_long) {
-      const int64_t row = std::clamp<int64_t>(row_of(0), 0, layout.axis_size - 1);
-      own_p = call.p + table + row * inner;
-      own_q = call.q + table + row * inner;
-    } else {
-      for (int64_t k = 0; k < count; ++k) {
-        const int64_t row = std::clamp<int64_t>(row_of(k), 0, layout.axis_size - 1);
-        const int64_t from = table + row * inner;
-        for (int64_t d = 0; d < inner; ++d) {
-          p[k * inner + d] = call.p[from + d];
-          if (reads_q(kStep)) q[k * inner + d] = call.q[from + d];
-        }
+  // Calls use(k, row, table) for the entries n + k: the row that it names, and where its slab's
+  // rows begin.
+  const auto for_each_entry = [&](int64_t n, int64_t count, auto use) {
+    int64_t slab = n / layout.entries, place = n - slab * layout.entries;
+    for (int64_t k = 0; k < count; ++slab, place = 0) {
+      const Index* entries = index + slab / layout.outer * layout.index_batch_stride;
+      const int64_t last = std::min(count, k + layout.entries - place);
+      for (; k < last; ++k, ++place) {
+        use(k, static_cast<int64_t>(entries[place * layout.index_entry_stride]),
+            slab * layout.axis_size * inner);
       }
-      if (!reads_q(kStep)) own_q = p;
     }
+  };
+  for (int64_t n = begin, count; n < end; n += count) {
+    count = std::min(most, end - n);
+    const Number *own_p = p, *own_q = reads_q(kStep) ? q : p;
+    bool all_good = true;
+    for_each_entry(n, count, [&](int64_t k, int64_t row, int64_t table) {
+      all_good = all_good && in_range(row, layout.axis_size);
+      const int64_t from = table + std::clamp<int64_t>(row, 0, layout.axis_size - 1) * inner;
+      if (is_long) {
+        own_p = call.p + from;
+        own_q = call.q + from;
+        return;
+      }
+      for (int64_t d = 0; d < inner; ++d) {
+        p[k * inner + d] = call.p[from + d];
+        if (reads_q(kStep)) q[k * inner + d] = call.q[from + d];
+      }
+    });
     const int64_t own = n * inner;
     step_values<kStep>(simd, call.a + own, call.b + own, own_p, own_q, count * inner,
                        call.out + own);
-    for (int64_t k = 0; k < count; ++k) {
-      if (!in_range(row_of(k), layout.axis_size)) {
+    if (all_good) continue;
+    for_each_entry(n, count, [&](int64_t k, int64_t row, int64_t) {
+      if (!in_range(row, layout.axis_size)) {
         std::fill_n(call.out + own + k * inner, inner, Out(0.0f));
       }
-    }
+    });
   }
 }
 

@@ -186,9 +186,21 @@ void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& 
   }
 }
 
+// May a plain copy of `source` not hold the result, which is of a subclass that values or arrays
+// are of?
+bool is_of_another_class(const Tensor& source, const Write& call, const Arrays& arrays) {
+  const auto is_subclass = [](const Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::Python);
+  };
+  return !is_subclass(source) &&
+         (is_subclass(call.values) ||
+          std::any_of(arrays.coordinates.begin(), arrays.coordinates.end(), is_subclass));
+}
+
 // The same, to a copy of the source.
 Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
-  if (!adds_in_place(source, /*contiguous=*/true, call, arrays)) {
+  if (!adds_in_place(source, /*contiguous=*/true, call, arrays) ||
+      is_of_another_class(source, call, arrays)) {
     return sum_of(source, sums_of(source, call, arrays, rows));
   }
   Tensor result = source.clone(at::MemoryFormat::Contiguous);

@@ -245,9 +245,9 @@ Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int
     given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
                 ? at::div(total, divisors, "floor")
                 : at::div(total, divisors);
-  } else if (include_self) {  // of equal values, that of `out`; a NaN is better
+  } else if (include_self) {  // of equal values and NaNs, that of `out`; a NaN is better
     const Tensor better = reduce == "amax" ? result > out : result < out;
-    taken = taken & (better | result.isnan());
+    taken = taken & (better | (result.isnan() & out.isnan().logical_not()));
   }
   const at::ScalarType dtype = out.scalar_type();
   return from_bits(at::where(taken, as_bits(given.to(dtype)), as_bits(out)), dtype);
@@ -340,8 +340,12 @@ struct ScatterInplace {
   static Tensor& compose(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                          int64_t batch_dims, std::string_view reduction, bool include_self) {
     const std::string_view reduce = canonical_reduction(kName, reduction, /*five_only=*/true);
+    if (reduce == "mean") {
+      check_averaged(kName, values);
+    } else if (reduce != "sum") {
+      check_ordered(kName, values);
+    }
     const int64_t axis = check(out, values, index, dim, batch_dims, "raise", kName).axes.dim;
-    if (reduce == "mean") check_averaged(kName, values);
     if (reduce == "sum" && include_self) {
       return ops::scatter_add_().call(out, values, index, axis, batch_dims, "raise", kName);
     }

@@ -206,13 +206,16 @@ struct ScatterBest : Reduction<ScatterBest> {
 
 // The product of the other values that go where a value goes: the factor of its gradient.
 // Without a division by a value that is zero.
-Tensor product_of_others(const Tensor& values, const Target& to) {
+Tensor product_of_others(const Tensor& given, const Target& to) {
+  const Tensor values = given.to(unrounded(given.scalar_type()));  // or a product may not fit
   const Tensor is_zero = at::eq(values, 0);
   const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
   const Tensor counts = is_zero.to(at::kInt);
   const Tensor other_zeros = to.gather(to.add(counts, to.dim, std::nullopt)) - counts;
   const Tensor product = to.gather(to.multiply(nonzero));
-  return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
+  const Tensor others =
+      at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
+  return others.to(given.scalar_type());
 }
 
 struct ScatterProd : Reduction<ScatterProd> {
@@ -279,7 +282,8 @@ struct ScatterVar : Reduction<ScatterVar> {
                         std::string_view mode, const Part& rows, const Part& order) {
     const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
                     rows,  order};
-    const Tensor squares = to.gather(to.mean(values, deterministic)).sub_(values).square_();
+    Tensor squares = to.gather(to.mean(values, deterministic)).sub_(values);
+    squares.sub_(to.gather(to.mean(squares, deterministic))).square_();
     const Tensor sums = to.add(squares, to.dim, deterministic);
     return sums / degrees_of_freedom(sums, to, correction);
   }
@@ -312,8 +316,11 @@ struct ScatterVar : Reduction<ScatterVar> {
   }
 
  private:
+  // From the mean, which is off by up to some 1e-4 where it is of many large values: twice, as in
+  // `compute`.
   static Tensor deviations(const Tensor& values, const Target& to) {
-    return values - to.gather(to.mean(values, std::nullopt));
+    const Tensor once = values - to.gather(to.mean(values, std::nullopt));
+    return once - to.gather(to.mean(once, std::nullopt));
   }
 };
 

@@ -406,8 +406,9 @@ struct SegmentProd : Reduction<SegmentProd> {
 
  private:
   // The product of the other values of each value's segment, without a division by zero.
-  static Tensor product_of_others(const Tensor& values, const Tensor& offsets, int64_t dim,
+  static Tensor product_of_others(const Tensor& given, const Tensor& offsets, int64_t dim,
                                   int64_t batch_dims) {
+    const Tensor values = given.to(unrounded(given.scalar_type()));  // or a product may not fit
     const auto back = [&](const Tensor& rows) {
       return op_of<GatherCsr>().call(rows, offsets, dim, batch_dims, values.sym_size(dim));
     };
@@ -417,7 +418,9 @@ struct SegmentProd : Reduction<SegmentProd> {
     const Tensor other_zeros =
         back(op_of<SegmentSum>().call(zeros, offsets, dim, batch_dims, false)) - zeros;
     const Tensor product = back(op_of<SegmentProd>().call(nonzero, offsets, dim, batch_dims));
-    return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
+    const Tensor others =
+        at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
+    return others.to(given.scalar_type());
   }
 };
 

@@ -116,6 +116,11 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         lambda s, i: torch_ops.index(s, "a"),
     ),
     (
+        "index: an index must be an int, a slice, None, ..., a tensor of integers or bools, or a "
+        "list of these, but a float was given",
+        lambda s, i: torch_ops.index(s, (0.0, i)),
+    ),
+    (
         "index_put: values must be a tensor, a number or a list of numbers that torch.float32 "
         "holds, but a str was given",
         lambda s, i: torch_ops.index_put(s, i, "a"),

@@ -1,4 +1,4 @@
-"""index_put and index_add under torch.vmap and its like; by a mask, under several at once."""
+"""index_put and index_add under torch.vmap and its like, also by a mask; of tensor subclasses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gathering import values_for
 from indices import check_vmap
 from torch import Tensor
 from torch.func import hessian, jacfwd, jacrev, vmap
+from torch.testing._internal.two_tensor import TwoTensor
 
 import torch_ops
 
@@ -123,3 +124,35 @@ def test_vmap_in_a_graph(device: torch.device) -> None:
     expected = torch.stack([write(v) for v in values[:, 0]])
     compiled = torch.compile(torch.vmap(write), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(values[:, 0]), expected)
+
+
+@pytest.mark.parametrize("where", ["array", "arrays", "slice", "number"])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("subclass", ["values", "index"])
+def test_a_subclass_among_plain_tensors(
+    device: torch.device, where: str, accumulate: bool, subclass: str
+) -> None:
+    """The result is of the subclass, as that of torch, and each of its two tensors is right."""
+    source = torch.zeros(5, 2, device=device)
+    rows = TwoTensor(*(torch.tensor(n, device=device) for n in ([2, 1], [0, 4])))
+    sums = TwoTensor(*(torch.tensor(n, device=device) for n in ([1.0, 2.0], [10.0, 20.0])))
+    if subclass == "values":
+        index, values, parts = rows.a, sums, [(rows.a, sums.a), (rows.a, sums.b)]
+    else:
+        index, values, parts = rows, sums.a, [(rows.a, sums.a), (rows.b, sums.a)]
+    at = {
+        "array": lambda i: i,
+        "arrays": lambda i: (i, i * 0),
+        "slice": lambda i: (i, slice(0, 1)),
+        "number": lambda i: (i, 1),
+    }[where]
+
+    def put(i: Tensor, v: Tensor) -> Tensor:
+        v = v[:, None] if where in ("array", "slice") else v
+        return torch_ops.index_put(source, at(i), v, accumulate)
+
+    result = put(index, values)
+    assert isinstance(result, TwoTensor)
+    for part, (i, v) in zip((result.a, result.b), parts, strict=True):
+        assert torch.equal(part, put(i, v))
+    assert not source.any()

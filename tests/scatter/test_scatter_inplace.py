@@ -243,10 +243,26 @@ def test_bad_arguments(device: torch.device) -> None:
         message = f'^scatter_: reduce must be {five}, but it is "{reduce}"'
         with pytest.raises(ValueError, match=message):
             torch_ops.scatter_(out, out[:2], index, reduce=reduce)
+    for dtype, reduce in [(torch.bool, "amax"), (torch.uint16, "amin"), (torch.complex64, "prod")]:
+        message = rf"^scatter_: values must be uint8, .* for this reduction, but it is {dtype}"
+        with pytest.raises(TypeError, match=message):
+            torch_ops.scatter_(out.to(dtype), out[:2].to(dtype), index, reduce=reduce)
     with pytest.raises(TypeError, match="scatter_: include_self must be a bool, but a str was"):
         torch_ops.scatter_(out, out[:2], index, reduce="sum", include_self="no")
     with pytest.raises(TypeError, match="scatter_: reduce must be a string, but it is None"):
         torch_ops.scatter_(out, out[:2], index, reduce=None)
+
+
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_gradient_where_both_are_nan(device: torch.device, reduce: str) -> None:
+    """As of other equal values, it is for what was in ``out``."""
+    nan = float("nan")
+    out = torch.tensor([nan, 1.0, nan], device=device, requires_grad=True)
+    values = torch.tensor([nan, nan, 2.0], device=device, requires_grad=True)
+    index = torch.arange(3, device=device)
+    torch_ops.scatter_(out.clone(), values, index, reduce=reduce).sum().backward()
+    assert out.grad.tolist() == [1, 0, 1]
+    assert values.grad.tolist() == [0, 1, 0]
 
 
 def test_products_under_vmap(device: torch.device) -> None:

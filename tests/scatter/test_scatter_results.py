@@ -66,6 +66,20 @@ def test_spread_is_torchs(device: torch.device, dtype: torch.dtype, correction: 
                 )
 
 
+@pytest.mark.parametrize("mean", [1e5, 1e6])
+def test_spread_of_large_values(device: torch.device, mean: float) -> None:
+    """Of so many that their mean is off by more than their deviation; the gradient too."""
+    generator = torch.Generator().manual_seed(0)
+    values = (mean + torch.randn(50_000, 1, generator=generator)).to(device).requires_grad_()
+    index = torch.zeros(50_000, dtype=torch.int64, device=device)
+    wide = values.detach().double().requires_grad_()
+    (expected_grad,) = torch.autograd.grad(wide.std(), wide)
+    result = torch_ops.scatter(values, index, 1, reduce="std")
+    (grad,) = torch.autograd.grad(result.sum(), values)
+    torch.testing.assert_close(result.double().flatten()[0], wide.std(), rtol=1e-3, atol=0)
+    assert (grad - expected_grad).norm() < 1e-2 * expected_grad.norm()
+
+
 def test_std_of_what_overflows(device: torch.device) -> None:
     """The variance of 16-bit floats is none of theirs; of values that are alike it is zero."""
     values = torch.tensor([-3e4, 3e4, 5, 5], dtype=torch.float16, device=device).requires_grad_()

@@ -540,6 +540,18 @@ def test_gradient_of_a_mean_of_many_in_16_bits(device: torch.device, dtype: torc
     assert torch.equal(values.grad[[0, -1]].cpu(), expected)
 
 
+def test_gradient_of_a_product_that_does_not_fit_16_bits(device: torch.device) -> None:
+    for pair in ([3e-4, 3e-4], [1e-4, 1e-4], [300.0, 200.0]):
+        values = torch.tensor(pair, dtype=torch.float16, device=device).requires_grad_()
+        offsets, index = torch.tensor([0, 2], device=device), torch.zeros(2, device=device).int()
+        for product in (
+            torch_ops.segment_reduce(values, offsets, "prod"),
+            torch_ops.scatter(values, index, 1, reduce="prod"),
+        ):
+            (grad,) = torch.autograd.grad(product, values)
+            torch.testing.assert_close(grad, values.detach().flip(0))
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
 def test_the_same_bits_at_any_address(device: torch.device, reduce: str) -> None:
     values = torch.rand(320_000, 4, device=device) + 0.5

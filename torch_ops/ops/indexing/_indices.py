@@ -96,6 +96,8 @@ def _as_array(name: str, item: Any, source: Tensor) -> Any:
     elif isinstance(item, _NUMPYS_INT):
         return operator.index(item)
     try:
+        if isinstance(item, (float, complex)):
+            raise TypeError
         array = to_tensor(item, source.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
@@ -178,7 +180,7 @@ class Parsed:
         if left < 0:
             raise IndexError(
                 f"{name}: indices are for more axes ({axes}) than source with shape "
-                f"{tuple(source.shape)} has ({source.dim()})."
+                f"{list(source.shape)} has ({source.dim()})."
             )
         self.basic: list[Any] = []  # what makes the view; an ellipsis for each axis that stays
         self.arrays: list[Tensor | None] = []  # for the view's leading axes

@@ -386,13 +386,17 @@ def _put(
 
 
 def _copy(source: Tensor, others: list[Tensor | None]) -> Tensor:
-    """A copy to write to: under torch.vmap one for each sample if others differ between samples."""
-    if torch._C._functorch.peek_interpreter_stack() is None:
+    """A copy to write to: one for each sample, or of the subclass of tensors, if others are so."""
+    plain = (Tensor, torch.nn.Parameter)
+    is_mixed = type(source) in plain and any(
+        other is not None and type(other) not in plain for other in others
+    )
+    if not is_mixed and torch._C._functorch.peek_interpreter_stack() is None:
         return source.clone()
     never = torch.zeros((), dtype=torch.bool, device=source.device)
     for other in others:
         if other is not None:
-            never = never | other.new_zeros((), dtype=torch.bool)  # of each sample, if `other` is
+            never = never | other.new_zeros((), dtype=torch.bool)  # of each sample or a subclass
     return torch.where(never, source, source)
 
 

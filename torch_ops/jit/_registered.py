@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -97,6 +98,45 @@ def register_fake(op_name: str, fake: Callable[..., Any]) -> None:
     if op_name not in _faked:
         _faked.add(op_name)
         torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
+
+
+_derive: dict[str, Callable[..., Any]] = {}  # by the name of the op that has the derivatives
+
+
+def derives(op_name: str, derive: Callable[..., Any]) -> Callable[..., Any]:
+    """What C++ calls for a new derivative of an op: ``derive`` also gets the derivative's name.
+
+    The name says all that C++ says, so that _Namespace can make the derivative from it.
+    """
+
+    def call(kind: str, *flags: list[bool]) -> Any:
+        bits = "_".join("".join("01"[bit] for bit in part) for part in flags)
+        return derive(f"{op_name}_{kind}_{bits}", kind, *flags)
+
+    return _derive.setdefault(op_name, call)
+
+
+class _Namespace(type(torch.ops.torch_ops_jit)):  # type: ignore[misc]
+    """torch.ops.torch_ops_jit, which makes the op of a derivative that is missing.
+
+    A program that another process has compiled or exported calls it by its name.
+    """
+
+    __module__ = torch.ops.torch_ops_jit.__module__  # torch names its ops after it
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            derivative = re.fullmatch(r"(\w+)_(vjp|jvp)_([01_]+)", name)
+            if not derivative or not hasattr(self, derivative[1]) or derivative[1] not in _derive:
+                raise
+        flags = ([bit == "1" for bit in part] for part in derivative[3].split("_"))
+        _derive[derivative[1]](derivative[2], *flags)
+        return super().__getattr__(name)
+
+
+torch.ops.torch_ops_jit.__class__ = _Namespace
 
 
 _numpy = sys.modules.get("numpy")  # torch has imported it, where it is installed

@@ -13,6 +13,7 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from torch_ops.jit._registered import (
     copy_to_outputs,
+    derives,
     device_of,
     hashed,
     is_proxy,
@@ -291,7 +292,7 @@ def _make_kernel(
         has_loop_parts=bool(snippet.loop_prep or snippet.after_loop),
         saves=_saves(program, options, backward),
         compile=untraced(functools.partial(_compile, program, options)),
-        derive=functools.partial(_derive, program, op_name, options, backward),
+        derive=derives(op_name, functools.partial(_derive, program, options, backward)),
         sum=functools.partial(_sum, program, options),
     )
     register_fake(op_name, functools.partial(_fake, kernel, program))
@@ -327,15 +328,15 @@ def _compile(
 
 def _derive(
     program: Program,
-    op_name: str,
     options: tuple[str, ...],
     backward: str | None,
+    op_name: str,
     kind: str,
     wanted: list[bool],
     wide: list[bool],
     given: list[bool],
 ) -> Any:
-    """Called from C++ for a new derivative."""
+    """Called from C++ for a new derivative, with the name of its op."""
     what = _what(program)
     if backward is None:
         raise RuntimeError(
@@ -369,8 +370,7 @@ def _derive(
         made = program.vjp(wanted, wide, given)
     else:
         made = program.jvp(wanted)
-    bits = "_".join("".join("01"[bit] for bit in flags) for flags in (wanted, wide, given))
-    return _make_kernel(made, f"{op_name}_{kind}_{bits}", options, "auto")
+    return _make_kernel(made, op_name, options, "auto")
 
 
 def _by_code(

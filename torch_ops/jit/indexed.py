@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._registered import (
+    derives,
     hashed,
     is_proxy,
     load_functions,
@@ -327,7 +328,7 @@ def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> An
         uses_index=may_mean(snippet.operation, {"i"}, macros),
         uses_size=may_mean(snippet.operation, {"_ind"}, macros),
         compile=untraced(functools.partial(_compile, program, options)),
-        derive=functools.partial(_derive, program, op_name, options),
+        derive=derives(op_name, functools.partial(_derive, program, options)),
         gather_plan=GatherPlan,
     )
 
@@ -362,13 +363,13 @@ def _compile(
 
 def _derive(
     program: Program,
-    op_name: str,
     options: tuple[str, ...],
+    op_name: str,
     kind: str,
     wanted: list[bool],
     given: list[bool],
 ) -> Any:
-    """Called from C++ for a new derivative."""
+    """Called from C++ for a new derivative, with the name of its op."""
     what = _what(program)
     for param, is_wanted in zip(program.inputs, wanted, strict=True):
         if is_wanted and param.raw:
@@ -381,5 +382,4 @@ def _derive(
         made = program.vjp(wanted, [False] * len(wanted), given)
     else:
         made = program.jvp(wanted)
-    bits = "_".join("".join("01"[bit] for bit in flags) for flags in (wanted, given))
-    return _make_kernel(made, f"{op_name}_{kind}_{bits}", options)
+    return _make_kernel(made, op_name, options)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from jit_tools import LEAKY, SCALED, SMOOTH, SOFTPLUS, TWO, random
+from jit_tools import LEAKY, SCALED, SMOOTH, SOFTPLUS, TWO, random, run_python
 from torch import Tensor
 from torch._dynamo import compiled_autograd
 
-from torch_ops.jit import ElementwiseKernel, op
+from torch_ops.jit import ElementwiseKernel, IndexedKernel, op
 from torch_ops.jit._registered import _kind
 from torch_ops.jit.language.params import DTYPES
 
@@ -127,6 +128,49 @@ def test_inductor(device: torch.device) -> None:
     x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
     expected = torch.autograd.grad(function_of_kernels(x, y).sum(), (x, y))
     torch.testing.assert_close(torch.autograd.grad(compiled(x, y).sum(), (x, y)), expected)
+
+
+GRADIENTS = """
+import torch
+from torch._dynamo.utils import counters
+from torch_ops.jit import ElementwiseKernel, IndexedKernel, op
+
+cube = op("jit_tests::cube")(ElementwiseKernel("T x", "T y", "y = x * x * x"))
+message = IndexedKernel("T x[src]", "T y[dst]", "y = x * x", "message")
+
+
+@torch.compile(fullgraph=True)
+def function(x, src, dst):
+    return message(cube(x), src=src, dst=dst, sizes={"dst": 2})
+
+
+x = torch.tensor([[1.0], [2.0]], requires_grad=True)
+function(x, torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).backward(torch.ones(2, 1))
+print(counters["aot_autograd"]["autograd_cache_hit"], x.grad.tolist())
+"""
+
+
+def test_compiled_gradients_in_another_process(tmp_path: Path) -> None:
+    """It finds the compiled backward pass on disk, so no trace of it makes the ops."""
+    for hits in (0, 1):
+        printed = run_python(GRADIENTS, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+        assert printed.splitlines()[-1] == f"{hits} [[6.0], [384.0]]"
+
+
+def test_derivatives_are_found_by_their_names() -> None:
+    """As torch.export.load looks them up, before or without a gradient in this process."""
+    kernel = ElementwiseKernel("T x, T s", "T y", "y = x * x * s", "by_name")
+    name = f"{kernel._kernel.op_name}_vjp_10_00_1"
+    assert not hasattr(torch.ops.torch_ops_jit, name + "_vjp_2")
+    by_name = getattr(torch.ops.torch_ops_jit, name + "_vjp_110_000_1").default
+    x = torch.empty(3, device="meta", requires_grad=True)
+    assert len(by_name([x, x, x], [0.5], [3])) == 2
+    (slope,) = torch.autograd.grad(kernel(x, 0.5).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), x)
+    assert second.shape == (3,)
+
+    indexed = IndexedKernel("T x[src]", "T y[dst]", "y = x * x", "by_name")
+    assert hasattr(torch.ops.torch_ops_jit, f"{indexed._kernel.op_name}_vjp_1_1_jvp_11_")
 
 
 def test_compiled_autograd(device: torch.device) -> None:

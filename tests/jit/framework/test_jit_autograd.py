@@ -16,7 +16,7 @@ from jit_tools import LEAKY, SCALED, SMOOTH, SOFTPLUS, TWO, random
 from programs import ROOT
 from torch import Tensor
 
-from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, IndexedKernel
 
 
 def reference(x: Tensor, y: Tensor) -> Tensor:
@@ -345,6 +345,32 @@ def test_raw_inputs(device: torch.device) -> None:
     expected = torch.zeros(5, device=device).index_add(0, k, s.detach())
     torch.testing.assert_close(gw, expected)
     torch.testing.assert_close(gs, w.detach()[k])
+
+
+class Untouched(torch.autograd.Function):
+    """A function with an undefined gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        return None
+
+
+def test_undefined_gradients(device: torch.device) -> None:
+    """They stay undefined, though only raw parameters and numbers are left, without a shape."""
+    raw = ElementwiseKernel(
+        "raw T w, T s", "T y", "y = w[i] * s", "raw", backward="grad_w[i] = grad_y * s"
+    )
+    indexed = IndexedKernel("T x[src]", "T y[dst]", "y = x * x", "indexed")
+    w = random((3,), device).requires_grad_()
+    index = torch.tensor([0, 2], device=device)
+    for y in (raw(w, 0.5, size=3), indexed(w, src=index, dst=index, sizes={"dst": 3})):
+        grads = torch.autograd.grad(Untouched.apply(y).sum(), w, allow_unused=True)
+        assert grads == (None,)
+    assert torch.autograd.gradcheck(lambda w: raw(w, 0.5, size=3), w)
 
 
 def test_batched_gradients(device: torch.device) -> None:

@@ -23,6 +23,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -123,14 +124,13 @@ class DerivativeNode : public compat::NodeBase {
   variable_list apply(variable_list&& grads) override {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
+    if (std::none_of(grads.begin(), grads.end(), [](auto& grad) { return grad.defined(); })) {
+      return variable_list(needed_.empty() ? num_outputs() : needed_.size());
+    }
     if constexpr (std::is_invocable_v<decltype(&Op::backward), Op&, const variable_list&>) {
-      return self().backward(
-          grads);  // of an op with several outputs, of which some may be undefined
+      return self().backward(grads);  // of several outputs: some may be undefined
     } else {
-      const Tensor& grad_output = grads[0];
-      if (!grad_output.defined())
-        return variable_list(needed_.empty() ? num_outputs() : needed_.size());
-      return self().backward(grad_output);
+      return self().backward(grads[0]);
     }
   }
 

@@ -84,6 +84,30 @@ def test_functions(dtype: torch.dtype, device: torch.device) -> None:
     assert power(torch.zeros_like(x), 2).abs().max() == 0
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_limits_of_functions(dtype: torch.dtype, device: torch.device) -> None:
+    """Signs at branch cuts, infinities, and values near overflow, as the C library has them."""
+    calls = {name: FUNCTIONS[name] for name in ("sqrt", "exp", "sinh", "cosh", "sin", "cos")}
+    text = "".join(f"{name}_ = {call};" for name, call in calls.items())
+    kernel = ElementwiseKernel("T x", ", ".join(f"T {name}_" for name in calls), text)
+    parts = torch.tensor([20.5, 88.3, 89.1, 90, 200, 709.5, 709.9, 710.6, 1e3, torch.inf])
+    parts = torch.cat([torch.tensor([0.0, -0.0, 1, -4]), parts, -parts]).double()
+    others = torch.tensor([0.0, -0.0, 0.7, -0.7, 3, 1e-30, torch.inf]).double()
+    x = torch.complex(*torch.meshgrid(parts, others, indexing="ij")).flatten()
+    x = torch.cat([x, torch.complex(x.imag, x.real)]).to(dtype)
+    for name, actual in zip(calls, kernel(x.to(device)), strict=True):
+        # The C library leaves open some of what they are of an infinite angle.
+        angle = x.real if name in ("sin", "cos") else x.imag
+        chosen = torch.ones_like(angle.isinf()) if name == "sqrt" else ~angle.isinf()
+        for part in (torch.real, torch.imag):  # torch compares the infinite ones as a whole
+            ours, wanted = (part(z.cpu()[chosen]) for z in (actual, getattr(torch, name)(x)))
+            torch.testing.assert_close(
+                ours, wanted, equal_nan=True, msg=lambda t, n=name: f"{n}: {t}"
+            )
+            signs = ours.signbit() == wanted.signbit()
+            assert bool((signs | wanted.isnan()).all()), name
+
+
 def test_types(device: torch.device) -> None:
     """As torch promotes them; a complex argument is cast to no real parameter."""
     x = random((5,), device, torch.complex64)

@@ -125,10 +125,17 @@ TORCH_OPS_COMPLEX(complex<T>, polar)(const T& radius, const T& angle) {
 }
 TORCH_OPS_COMPLEX(bool, isnan)(const complex<T>& z) { return z.re != z.re || z.im != z.im; }
 TORCH_OPS_COMPLEX(bool, isfinite)(const complex<T>& z) { return z.re - z.re == 0 && z.im - z.im == 0; }
+// exp(x) / 2 times a sine or cosine, finite where exp(x) alone no longer is: for x beyond kLarge,
+// where cosh and sinh are exp / 2 to the last bit.
+constexpr int kLarge = 88;
+TORCH_OPS_COMPLEX(T, half_exp_times)(const T& x, const T& value) {
+  const T root = ::exp(x / 2);
+  return value == 0 ? value : T(0.5) * root * value * root;
+}
 TORCH_OPS_COMPLEX(complex<T>, exp)(const complex<T>& z) {
-  const T radius = ::exp(z.re);
-  if (z.im == 0) return {radius, z.im};
-  return polar(radius, z.im);
+  if (z.im == 0) return {::exp(z.re), z.im};
+  if (z.re <= kLarge) return polar(::exp(z.re), z.im);
+  return {2 * half_exp_times(z.re, ::cos(z.im)), 2 * half_exp_times(z.re, ::sin(z.im))};
 }
 TORCH_OPS_COMPLEX(complex<T>, log)(const complex<T>& z) { return {::log(abs(z)), arg(z)}; }
 TORCH_OPS_COMPLEX(complex<T>, log10)(const complex<T>& z) {
@@ -136,22 +143,26 @@ TORCH_OPS_COMPLEX(complex<T>, log10)(const complex<T>& z) {
 }
 TORCH_OPS_COMPLEX(complex<T>, sqrt)(const complex<T>& z) {
   if (z.re == 0 && z.im == 0) return {0, z.im};
+  if (::isinf(z.im)) return {::fabs(z.im), z.im};
   const T half = ::sqrt(T(0.5) * (::fabs(z.re) + abs(z)));
   if (z.re >= 0) return {half, z.im / (2 * half)};
-  return {::fabs(z.im) / (2 * half), z.im < 0 ? -half : half};
-}
-TORCH_OPS_COMPLEX(complex<T>, sin)(const complex<T>& z) {
-  return {::sin(z.re) * ::cosh(z.im), ::cos(z.re) * ::sinh(z.im)};
-}
-TORCH_OPS_COMPLEX(complex<T>, cos)(const complex<T>& z) {
-  return {::cos(z.re) * ::cosh(z.im), -::sin(z.re) * ::sinh(z.im)};
+  return {::fabs(z.im) / (2 * half), ::copysign(half, z.im)};
 }
 TORCH_OPS_COMPLEX(complex<T>, sinh)(const complex<T>& z) {
-  return {::sinh(z.re) * ::cos(z.im), ::cosh(z.re) * ::sin(z.im)};
+  const T x = ::fabs(z.re), cosine = ::cos(z.im), sine = ::sin(z.im);
+  if (!(x > kLarge)) return {::sinh(z.re) * cosine, ::cosh(z.re) * sine};
+  return {half_exp_times(x, z.re < 0 ? -cosine : cosine), half_exp_times(x, sine)};
 }
 TORCH_OPS_COMPLEX(complex<T>, cosh)(const complex<T>& z) {
-  return {::cosh(z.re) * ::cos(z.im), ::sinh(z.re) * ::sin(z.im)};
+  const T x = ::fabs(z.re), cosine = ::cos(z.im), sine = ::sin(z.im);
+  if (!(x > kLarge)) return {::cosh(z.re) * cosine, ::sinh(z.re) * sine};
+  return {half_exp_times(x, cosine), half_exp_times(x, z.re < 0 ? -sine : sine)};
 }
+TORCH_OPS_COMPLEX(complex<T>, sin)(const complex<T>& z) {
+  const complex<T> turned = sinh(complex<T>(-z.im, z.re));
+  return {turned.im, -turned.re};
+}
+TORCH_OPS_COMPLEX(complex<T>, cos)(const complex<T>& z) { return cosh(complex<T>(-z.im, z.re)); }
 TORCH_OPS_COMPLEX(complex<T>, tanh)(const complex<T>& z) {
   // Beyond this both cosh and sinh are exp(|x|)/2 to the last bit, and may overflow.
   if (::fabs(z.re) > 20) {

@@ -182,7 +182,13 @@ class ReductionKernel:
         dim: int | Sequence[int] | None = None,
         keepdim: bool = False,
         out: Tensor | None = None,
+        **others: Any,
     ) -> Tensor:
+        if others:
+            raise TypeError(
+                f"{self.name}: besides the inputs, a call takes dim=, keepdim= and out=, but got "
+                f"{next(iter(others))}=. CuPy's axis= is dim=, and its keepdims= is keepdim=."
+            )
         if not _is_compiling():
             try:
                 result: Any = self._kernel.call(args, dim, keepdim, out)

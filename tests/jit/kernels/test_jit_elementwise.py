@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import threading
 from fractions import Fraction
 
@@ -337,6 +339,25 @@ def test_raw_outputs(device: torch.device) -> None:
     y = torch.zeros(4, dtype=torch.int32, device=device)
     histogram(torch.arange(100_000, device=device) % 4, out=y)
     assert y.tolist() == [25_000] * 4
+
+
+def test_atomics(device: torch.device) -> None:
+    joins = {"Add": operator.add, "Sub": operator.sub, "Min": min, "Max": max,
+             "And": operator.and_, "Or": operator.or_, "Xor": operator.xor}  # fmt: skip
+    text = "".join(f"atomic{name}(&{name}_[i % 3], v);" for name in joins)
+    text += "if (atomicCAS(&claimed[i % 3], 0, 1) == 0) atomicExch(&claimers[i % 3], int(i) + 1)"
+    outputs = ", ".join(
+        f"raw int32 {name}" for name in [*map("{}_".format, joins), "claimed", "claimers"]
+    )
+    v = torch.randint(-1000, 1000, (30_000,), dtype=torch.int32)
+    made = [torch.zeros(3, dtype=torch.int32, device=device) for _ in range(len(joins) + 2)]
+    ElementwiseKernel("int32 v", outputs, text)(v.to(device), *made)
+    for join, actual in zip(joins.values(), made, strict=False):
+        wanted = [functools.reduce(join, v[start::3].tolist(), 0) for start in range(3)]
+        assert actual.tolist() == wanted
+    *_, claimed, claimers = made
+    assert claimed.tolist() == [1] * 3
+    assert ((claimers - 1) % 3).tolist() == [0, 1, 2]
 
 
 def test_functions_of_several_types(device: torch.device) -> None:

@@ -278,6 +278,8 @@ def test_errors(device: torch.device) -> None:
         SUM(x, dim=1, out=torch.empty(3, dtype=torch.int32, device=device))
     with pytest.raises(RuntimeError, match="unsupported operation"):
         SUM(x, dim=1, out=x.view(-1)[:3])
+    with pytest.raises(TypeError, match=r"dim=, keepdim= and out=, but got axis=\. CuPy's axis"):
+        SUM(x, axis=1)
     with pytest.raises(TypeError, match="total: the number of arguments must be 1, but it is 2"):
         SUM(x, x)
     with pytest.raises(TypeError, match="x must be a tensor or a number, but it is str"):

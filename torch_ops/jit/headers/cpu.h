@@ -179,12 +179,31 @@ TORCH_OPS_FMIN_FMAX(torch_ops_fmax, max, >)
 #undef TORCH_OPS_FMIN_FMAX
 
 // Raw outputs that several elements write to.
-template <class A, class B>
-inline A atomicAdd(A* at, B value) {
-  A seen, sum;
-  __atomic_load(at, &seen, __ATOMIC_RELAXED);
-  do {
-    sum = seen + static_cast<A>(value);
-  } while (!__atomic_compare_exchange(at, &seen, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+#define TORCH_OPS_ATOMIC(name, ...)                                                           \
+  template <class A, class B>                                                                 \
+  inline A name(A* at, B given) {                                                             \
+    const A value = static_cast<A>(given);                                                    \
+    A seen, result;                                                                           \
+    __atomic_load(at, &seen, __ATOMIC_RELAXED);                                               \
+    do {                                                                                      \
+      result = __VA_ARGS__;                                                                   \
+    } while (!__atomic_compare_exchange(at, &seen, &result, true, __ATOMIC_RELAXED,           \
+                                        __ATOMIC_RELAXED));                                   \
+    return seen;                                                                              \
+  }
+TORCH_OPS_ATOMIC(atomicAdd, seen + value)
+TORCH_OPS_ATOMIC(atomicSub, seen - value)
+TORCH_OPS_ATOMIC(atomicMin, min(seen, value))
+TORCH_OPS_ATOMIC(atomicMax, max(seen, value))
+TORCH_OPS_ATOMIC(atomicAnd, seen & value)
+TORCH_OPS_ATOMIC(atomicOr, seen | value)
+TORCH_OPS_ATOMIC(atomicXor, seen ^ value)
+TORCH_OPS_ATOMIC(atomicExch, value)
+#undef TORCH_OPS_ATOMIC
+
+template <class A, class B, class C>
+inline A atomicCAS(A* at, B expected, C given) {
+  A seen = static_cast<A>(expected), value = static_cast<A>(given);
+  __atomic_compare_exchange(at, &seen, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return seen;
 }

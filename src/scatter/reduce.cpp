@@ -265,8 +265,8 @@ Tensor Target::multiply(const Tensor& values) const {
 }
 
 // The divisor of a sum of squares.
-Tensor degrees_of_freedom(const Tensor& sums, const Target& to, double correction) {
-  return (to.counts(sums).to(sums.scalar_type()) - correction).clamp_min(0);
+Tensor degrees_of_freedom(const Tensor& sums, const Tensor& counts, double correction) {
+  return (counts.to(sums.scalar_type()) - correction).clamp_min(0);
 }
 
 // The variance, of 16-bit floats in float32. A composition would save a tensor like values.
@@ -282,10 +282,19 @@ struct ScatterVar : Reduction<ScatterVar> {
                         std::string_view mode, const Part& rows, const Part& order) {
     const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
                     rows,  order};
-    Tensor squares = to.gather(to.mean(values, deterministic)).sub_(values);
-    squares.sub_(to.gather(to.mean(squares, deterministic))).square_();
-    const Tensor sums = to.add(squares, to.dim, deterministic);
-    return sums / degrees_of_freedom(sums, to, correction);
+    Tensor from_mean = to.gather(to.mean(values, deterministic)).sub_(values);
+    // The mean of many large values may be off by more than they deviate from it. On CUDA that is
+    // little enough for a difference of squares, and a second mean would take half as long again.
+    Tensor excess;
+    if (values.is_cuda()) {
+      excess = to.add(from_mean, to.dim, deterministic).square_();
+    } else {
+      from_mean.sub_(to.gather(to.mean(from_mean, deterministic)));
+    }
+    const Tensor sums = to.add(from_mean.square_(), to.dim, deterministic);
+    const Tensor counts = to.counts(sums);
+    if (excess.defined()) sums.sub_(excess.div_(counts.clamp_min(1))).clamp_min_(0);
+    return sums / degrees_of_freedom(sums, counts, correction);
   }
 
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
@@ -300,7 +309,8 @@ struct ScatterVar : Reduction<ScatterVar> {
                          const Part& rows, const Part& order, const c10::SymInt& dim_size,
                          int64_t dim, int64_t batch_dims, double correction, int64_t mode) {
     const Target to{index, dim_size, dim, batch_dims, indexing::mode_name(mode), rows, order};
-    const Tensor scale = 2 * grad_output / degrees_of_freedom(grad_output, to, correction);
+    const Tensor scale =
+        2 * grad_output / degrees_of_freedom(grad_output, to.counts(grad_output), correction);
     return (to.gather(scale) * deviations(values, to)).to(values.scalar_type());
   }
 
@@ -312,7 +322,7 @@ struct ScatterVar : Reduction<ScatterVar> {
                     rows,  order};
     const Tensor sums =
         to.add(tangent * deviations(autograd::primal(values), to), to.dim, deterministic);
-    return 2 * sums / degrees_of_freedom(sums, to, correction);
+    return 2 * sums / degrees_of_freedom(sums, to.counts(sums), correction);
   }
 
  private:

@@ -326,8 +326,7 @@ struct ScatterVar : Reduction<ScatterVar> {
   }
 
  private:
-  // From the mean, which is off by up to some 1e-4 where it is of many large values: twice, as in
-  // `compute`.
+  // From the mean, and from the mean of that: the first may be off by more than they are.
   static Tensor deviations(const Tensor& values, const Target& to) {
     const Tensor once = values - to.gather(to.mean(values, std::nullopt));
     return once - to.gather(to.mean(once, std::nullopt));

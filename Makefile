@@ -82,6 +82,7 @@ bench: needs-bench $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plot
 	for file in benchmarks/[a-z]*.py; do \
 	  $(RUN) -m "benchmarks.$$(basename "$$file" .py)" --out $(BENCH_OUT); \
 	done
+	$(RUN) -m benchmarks.messages --compile --out $(BENCH_OUT)
 
 matrix: $(BUILT) $(INSTALLED) ## bindings and tests for each supported torch, or TORCH_VERSION=2.13
 	$(RUN) tools/matrix.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION)) $(MATRIX_ARGS)

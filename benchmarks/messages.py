@@ -2,15 +2,15 @@
 
 Entries of a graph read rows at their sources, compute, and are summed at their destinations:
 ``w x`` with a weight for each entry, and ``w (x - y)``. Ours takes a plan of the indices. Beside it
-are our ops composed; eager torch (index_select, index_add_); torch.compile of that; NVIDIA Warp
-(float32; its kernels sum by atomics); and, for the forward pass of ``w x``, the matrix products of
-torch.sparse.mm (cuSPARSE) and of PyTorch Geometric's EdgeIndex (CSR; it has no gradient by the
-weights). Both matrices have the weights sorted before, which ours reads in the plan's order, 32
-bytes of memory for each: that shows in rows of one feature. Warp and PyTorch Geometric are skipped
-where they are not installed.
+are our ops composed; eager torch (index_select, index_add_); NVIDIA Warp (float32; its kernels sum
+by atomics); and, for the forward pass of ``w x``, the matrix products of torch.sparse.mm (cuSPARSE)
+and of PyTorch Geometric's EdgeIndex (CSR; it has no gradient by the weights). Both matrices have
+the weights sorted before, which ours reads in the plan's order, 32 bytes of memory for each: that
+shows in rows of one feature. Warp and PyTorch Geometric are skipped where they are not installed.
 
 Groups: forward, backward (forward and backward), host (the time of a small call on the host, beside
-ElementwiseKernel's).
+ElementwiseKernel's). With --compile, torch.compile of the eager text is beside ours, which compiles
+for seconds per case: of forward and backward alone, in a run of its own, messages_compiled.
 """
 
 from __future__ import annotations
@@ -220,6 +220,11 @@ def implementations(graph: Graph, with_compile: bool) -> Iterator[Implementation
         return Implementation(name, kind, graph.with_gradients(function))
 
     yield way("torch_ops", "ours", graph.ours)
+    if with_compile:
+        torch._dynamo.reset()
+        yield way("index_select, index_add", "eager", graph.eager)
+        yield way("torch.compile", "compiled", torch.compile(graph.eager, dynamic=False))
+        return
     yield way("our ops composed", "own", graph.composed)
     if forward:
         gather = torch_ops.gather
@@ -230,9 +235,6 @@ def implementations(graph: Graph, with_compile: bool) -> Iterator[Implementation
     yield way("index_select, index_add", "eager", graph.eager)
     if HAS["warp"] and graph.case.dtype == "f32":
         yield Implementation("Warp", "own", graph.warp())
-    if with_compile:
-        torch._dynamo.reset()
-        yield way("torch.compile", "compiled", torch.compile(graph.eager, dynamic=False))
 
 
 def _first_rows(rows: Tensor, like: Tensor) -> Tensor:
@@ -281,7 +283,7 @@ def bars(case: Case, result: Result) -> list[Bar]:
     is_difference = case.group == "forward" and case.message != "w x"
     if is_difference and case.has_bars and case.distribution == "uniform":
         found.append(Bar("over gather alone", times_ours(result, "gather alone"), 1.2))
-    if case.group == "backward" and case.has_bars:
+    if case.group == "backward" and case.has_bars and result.find("our ops composed"):
         found.append(Bar("over our ops composed", times_ours(result, "our ops composed"), 2.7))
     if case.group == "backward" and result.find("torch.compile"):
         least = 1.5 if case.has_bars else 1.0
@@ -375,15 +377,15 @@ def main() -> int:
         if (not options.only or case.group in options.only)
         and (not options.filter or any(text in case.name for text in options.filter))
     ]
-    with_compile = options.compile
-    if with_compile is None:
-        with_compile = not options.quick and options.device == "cuda"
-    bench = Benchmark("messages", options)
+    with_compile = bool(options.compile)
+    if with_compile:
+        chosen = [case for case in chosen if case.group == "backward"]
+    bench = Benchmark("messages_compiled" if with_compile else "messages", options)
     for package, is_there in HAS.items():
         if not is_there:
             print(f"{package} is not installed: it is skipped.")
     tasks = []
-    if not options.filter and (not options.only or "host" in options.only):
+    if not (options.filter or with_compile or (options.only and "host" not in options.only)):
         result = Result("host", "host, a call on [64, 64]", "host", "call", ("host",), {}, 0)
         tasks.append((result, functools.partial(host_cost, result, bench)))
     for case in chosen:

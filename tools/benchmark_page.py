@@ -45,6 +45,7 @@ BENCHMARKS = [
     "gather_family",
     "activations",
     "messages",
+    "messages_compiled",
     "message_models",
     "models",
     "segments",

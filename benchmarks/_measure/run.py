@@ -150,7 +150,7 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="time torch.compile too (default: on CUDA, but not with --quick)",
+        help="time torch.compile too (default: on CUDA, but not with --quick; messages: never)",
     )
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="start no case after that; names those left"

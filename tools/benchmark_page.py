@@ -5,8 +5,9 @@
     python tools/benchmark_page.py build/bench/*.json # keeps these runs; writes the documents
     python tools/benchmark_page.py                    # writes the documents alone
 
-A run takes the place of an earlier one of the same benchmark on the same device. Where the sources
-had no git, as on a machine that they were copied to, say what was measured: --commit HASH.
+A run takes the place of an earlier one of the same benchmark on the same device. Several files of
+one benchmark and device are parts of one run, as for cases that were left out for time. Where the
+sources had no git, as on a machine that they were copied to, say what was measured: --commit HASH.
 
 docs/internals/runs.md has all cases. In other documents, this program writes what is between such a
 comment and the next <!-- end -->:
@@ -147,6 +148,26 @@ def read_run(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refusal(f"{path} does not hold the figures of a benchmark: {error!r}") from error
     return run
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run whose parts are given: their cases, and the facts of the first."""
+    first = parts[0]
+    machines = [part["machine"] for part in parts]
+    differ = [
+        name for name in (*MACHINE, "commit") if len({each.get(name) for each in machines}) > 1
+    ]
+    if differ:
+        raise Refusal(f"{first['benchmark']}: parts of a run differ in {', '.join(differ)}")
+    cases = {case["name"]: case for part in parts for case in part["cases"]}
+    left_out = {name for part in parts for name in part["left_out"]} - cases.keys()
+    stopped = next((part["stopped"] for part in parts if part["stopped"]), "")
+    return {
+        **first,
+        "cases": list(cases.values()),
+        "stopped": stopped if left_out else "",
+        "left_out": sorted(left_out),
+    }
 
 
 def keep(run: dict[str, Any], commit: str | None) -> Path:
@@ -477,8 +498,11 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path, help="figures that a benchmark has saved")
     parser.add_argument("--commit", help="what was measured, where the figures do not say it")
     options = parser.parse_args()
-    for path in options.runs:
-        print(f"kept: {keep(read_run(path), options.commit)}")
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in map(read_run, options.runs):
+        parts.setdefault((run["benchmark"], run["machine"]["device"]), []).append(run)
+    for runs in parts.values():
+        print(f"kept: {keep(joined(runs), options.commit)}")
     for path, text in documents(kept_runs()).items():
         path.write_text(text, "utf-8")
         print(f"written: {path}")

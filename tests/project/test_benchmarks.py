@@ -222,7 +222,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_documents_are_written_from_the_runs_that_are_kept(pages: ModuleType) -> None:
     found = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
-    assert sorted(pages.BENCHMARKS) == found
+    assert sorted({name.removesuffix("_compiled") for name in pages.BENCHMARKS}) == found
     written = pages.documents(pages.kept_runs())
     assert {"runs.md", "performance.md", "jit.md", "c_api.md"} <= {path.name for path in written}
     for path, text in written.items():
@@ -253,6 +253,21 @@ def test_a_run_that_is_kept_shows_its_losses_first(
     run["options"]["scale"] = "0.02"
     with pytest.raises(SystemExit, match="trial"):
         pages.keep(run, "0123456789")
+
+
+def test_parts_of_a_run_are_kept_as_one(
+    pages: ModuleType, measure: ModuleType, bench: Any, tmp_path: Path
+) -> None:
+    run = saved_run(measure, bench, tmp_path)
+    faster, slower = run["cases"]
+    first = {**run, "cases": [faster], "stopped": "in time", "left_out": ["slower", "third"]}
+    whole = pages.joined([first, {**run, "cases": [slower]}])
+    assert whole["cases"] == [faster, slower]
+    assert (whole["stopped"], whole["left_out"]) == ("in time", ["third"])
+    assert pages.joined([first]) == first
+    other = {**run, "machine": {**run["machine"], "torch": "1.0"}}
+    with pytest.raises(pages.Refusal, match="differ in torch"):
+        pages.joined([first, other])
 
 
 @pytest.mark.parametrize("text", [None, "no figures", "[]", "{}"])

@@ -57,6 +57,18 @@ def test_result_types(device: torch.device) -> None:
             torch.testing.assert_close(actual, wide.to(actual))
 
 
+def test_bools_of_any_byte(device: torch.device) -> None:
+    """Whatever is not 0 is true, as for torch, wherever in a vector it stands."""
+    keep = (torch.arange(67, device=device) % 3).to(torch.uint8).view(torch.bool)
+    x = random((67,), device)
+    mask = ElementwiseKernel("T x, bool keep", "T y, bool k", "y = keep * x; k = keep", "mask")
+    y, kept = mask(x, keep)
+    assert_same(y, x * keep, "y")
+    assert kept.view(torch.uint8).tolist() == [int(byte > 0) for byte in keep.view(torch.uint8)]
+    total = ReductionKernel("T x, bool keep", "T y", "keep ? x : 0", "a + b", "y = a", 0, "total")
+    assert_same(total(x.double(), keep).float(), torch.where(keep, x, 0).double().sum().float(), "")
+
+
 def test_two_placeholders_and_fixed_types(device: torch.device) -> None:
     kernel = ElementwiseKernel("T x, U y, float32 s, int64 k", "U z, float64 w, T t",
                                "z = y * s; w = x + k; t = x")  # fmt: skip

@@ -86,8 +86,10 @@ class _Writer:
         pairs = list(zip(params, form.computed, strict=True))
         values = {param.name: C_TYPES[dtype] for param, dtype in pairs}
         self.types = Types({param.type: dtype for param, dtype in reversed(pairs)})
-        self.arguments = Arguments(params, form.stored, form.raw, self.types, values, 1)
         self.result_dtype = result_dtype(reduction, form)
+        # Bools that are combined as they are vectorise only if they are read as such.
+        bool_as = torch.bool if self.result_dtype == torch.bool else torch.uint8
+        self.arguments = Arguments(params, form.stored, form.raw, self.types, values, 1, bool_as)
         self.result = C_TYPES[self.result_dtype]
 
     def source(self, processor: str, loops: str, modes: str, more: str, kernels: str) -> Source:

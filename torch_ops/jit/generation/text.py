@@ -146,7 +146,12 @@ class Arguments:
         types: Types,
         values: dict[str, str],
         outputs: int,
+        bool_as: torch.dtype = torch.uint8,
     ) -> None:
+        """``bool_as``: what a bool of a walked tensor is read as.
+
+        GCC does not vectorise a loop in which a value that is read as bool chooses between two.
+        """
         self.values = values
         self.operands: list[tuple[Param, str]] = []
         self.numbers: list[Param] = []
@@ -167,7 +172,8 @@ class Arguments:
                     f"{rank}, {cpp_bool(contiguous)}> @{param.name};\n"
                 )
             else:
-                self.operands.append((param, STORED[dtype]))
+                walked = bool_as if dtype == torch.bool else dtype
+                self.operands.append((param, STORED[walked]))
         self.fields = numbers + raws
 
     def locals(self, size: str) -> list[str]:

@@ -12,7 +12,14 @@ import pytest
 import torch
 from jit_tools import needs_cuda_core
 
-from torch_ops.jit import ElementwiseKernel, IndexedKernel, RawKernel, RawModule, ReductionKernel
+from torch_ops.jit import (
+    CompileError,
+    ElementwiseKernel,
+    IndexedKernel,
+    RawKernel,
+    RawModule,
+    ReductionKernel,
+)
 
 
 def elementwise(**texts: Any) -> Any:
@@ -43,6 +50,15 @@ def kernel(**given: Any) -> Any:
         (kernel, {"options": ("-DA", "\ud800")}, ValueError, "RawKernel: options must be text"),
         (reduction, {"map_expr": "\ud800"}, ValueError, "map_expr must be text"),
         (reduction, {"preamble": 3}, TypeError, "preamble must be a string, but it is int"),
+        (
+            elementwise,
+            {"in_params": "float *x"},
+            ValueError,
+            r"'float \*x' must be without",
+        ),
+        (elementwise, {"in_params": "float x"}, TypeError, "no type 'float'. Write float32. A"),
+        (elementwise, {"in_params": "tl.int8_t x"}, TypeError, "'tl.int8_t'. Write int8. A type"),
+        (elementwise, {"in_params": "size_t x"}, TypeError, "no type 'size_t'. A type is one"),
         (reduction, {"out_params": "T a"}, ValueError, "out_params: .* cannot be named 'a'"),
         (kernel, {"code": "\ud800"}, ValueError, "RawKernel: code must be text"),
         (kernel, {"code": 3}, TypeError, "RawKernel: code must be a str"),
@@ -109,6 +125,53 @@ def test_arguments_that_are_promoted_to_what_no_kernel_computes(device: torch.de
     add = ElementwiseKernel("T x, T y", "T z", "z = x + y", "add")
     with pytest.raises(TypeError, match=r"^add: T is torch\.complex32; kernels compute on"):
         add(torch.ones(2, dtype=torch.float16, device=device), 2j)
+
+
+# ---- Texts in the idiom of other tools ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "advice"),
+    [
+        (elementwise(operation="y[i] = 2 * x[i]"), "A parameter is one element, without an index"),
+        (elementwise(operation="x *= 2; y = x"), "An input can only be read"),
+        (elementwise(in_params="T x, raw T w", operation="w[i] += 1; y = x"), "can only be read"),
+        (reduction(map_expr="x[i] * x[i]"), "In a reduction a parameter is one element"),
+    ],
+)
+def test_advice(made: Callable[..., Any], advice: str, device: torch.device) -> None:
+    with pytest.raises(CompileError, match=advice):
+        made(*[torch.ones(2, device=device)] * len(made.inputs))
+
+
+def test_atomic_on_an_input() -> None:
+    with pytest.raises(CompileError, match="this array must be a raw output"):
+        elementwise(in_params="T x, raw T w", operation="y = atomicAdd(&w[i], x)")(
+            torch.ones(2), torch.ones(2)
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["y = x; __syncthreads()", "__shared__ int s; y = s = threadIdx.x"]
+)
+def test_advice_on_blocks(text: str) -> None:
+    with pytest.raises(CompileError, match="blocks and shared memory are a RawKernel's"):
+        elementwise(operation=text)(torch.ones(2))
+
+
+@pytest.mark.parametrize("text", ["y = __expf(x)", "y = __popc(int(x))"])
+def test_advice_on_what_only_cuda_has(text: str) -> None:
+    with pytest.raises(CompileError, match=r"Only CUDA has it: .*`#ifdef __CUDA_ARCH__`"):
+        elementwise(operation=text)(torch.ones(2))
+    both = f"\n#ifdef __CUDA_ARCH__\n{text};\n#else\ny = 1 / x;\n#endif\n"
+    assert elementwise(operation=both)(torch.tensor(4.0)) == 0.25
+
+
+@needs_cuda_core
+@pytest.mark.parametrize("header", ["cstdint", "stdint.h", "torch/extension.h"])
+def test_advice_on_headers(header: str) -> None:
+    with pytest.raises(CompileError, match=r"such as <cuda/std/cstdint>"):
+        assert RawModule(f"#include <{header}>").ptx
 
 
 # ---- Integers divided by zero -------------------------------------------------------------------

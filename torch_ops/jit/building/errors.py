@@ -79,7 +79,7 @@ def compile_error(what: str, source: Source, log: str, unknown: Sequence[str] = 
         shown = ""
     else:
         head = f"{what} does not compile: {place.name}, line {place.line}: {place.message}"
-        shown = f"\n\n{_text_around(texts[place.name], place.line)}"
+        shown = f"\n{_advice(place)}\n{_text_around(texts[place.name], place.line)}"
     text = f"{head}{shown}\n\nThe compiler's log:\n{log.strip()}"
     return CompileError(text, name=place.name, line=place.line, message=place.message, log=log)
 
@@ -115,6 +115,46 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
                 line = _within(texts[mention["file"]], int(number or 1))
                 return _Place(mention["file"], line, first)
     return _Place(None, None, first)
+
+
+# Texts in the idiom of other tools: what g++, clang++ or NVRTC says of one, and what to write.
+_THREADS = r"(?:threadIdx|blockIdx|blockDim|gridDim|__shared__|__sync\w+|__shfl\w+)"
+_UNKNOWN = r"'{0}' was not declared|undeclared identifier '{0}'|identifier \"{0}\" is undefined"
+_OF_SNIPPETS = {
+    r"for array subscript|subscripted value|pointer-to-object type": (
+        "A parameter is one element, without an index, unless it is declared raw."
+    ),
+    _UNKNOWN.format("i"): (
+        "In a reduction a parameter is one element, without an index; for its position, pass "
+        "torch.arange(n) too."
+    ),
+    r"(?:assignment|increment|decrement) of read-only|const-qualified|modifiable lvalue": (
+        "An input can only be read: declare what is written as an output, raw if it is indexed."
+    ),
+    _UNKNOWN.format(_THREADS): (
+        "A snippet computes one element, whose index is `i`: blocks and shared memory are a "
+        "RawKernel's."
+    ),
+    r"'__\w+' was not declared|undeclared identifier '__|undefined (?:reference|symbol).*\b__": (
+        "Only CUDA has it: for the CPU write C++, beside it under `#ifdef __CUDA_ARCH__`."
+    ),
+}
+_NO_HEADER = re.compile(
+    r'cannot open source file "(?:\w+|(?:assert|float|limits|math|std\w+|string)\.h|'
+    r'(?:torch|ATen|c10)/.*)"'
+)
+
+
+def _advice(place: _Place) -> str:
+    if _NO_HEADER.search(place.message):
+        return (
+            "NVRTC has no headers of C++ and of torch: leave the include out, or write CUDA's own, "
+            "such as <cuda/std/cstdint>.\n"
+        )
+    for pattern, advice in _OF_SNIPPETS.items():
+        if place.name != "code" and re.search(pattern, place.message):
+            return f"{advice}\n"
+    return ""
 
 
 def _within(text: str, line: int) -> int:

@@ -182,6 +182,7 @@ TORCH_OPS_FMIN_FMAX(torch_ops_fmax, max, >)
 #define TORCH_OPS_ATOMIC(name, ...)                                                           \
   template <class A, class B>                                                                 \
   inline A name(A* at, B given) {                                                             \
+    static_assert(!torch_ops::Same<A, const A>::value, "this array must be a raw output");    \
     const A value = static_cast<A>(given);                                                    \
     A seen, result;                                                                           \
     __atomic_load(at, &seen, __ATOMIC_RELAXED);                                               \

@@ -19,6 +19,9 @@ DTYPES: dict[str, torch.dtype] = {
     )
 }
 
+# What types of other tools are here.
+_OF_C = {"float": "float32", "double": "float64", "half": "float16", "int": "int32"}
+
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # Of the variables of generated code.
 OUR_PREFIX = "torch_ops_"
@@ -104,6 +107,11 @@ def parse_params(text: str, what: str, *, indexed: bool = False) -> tuple[Param,
         declared, index = _split_index(part, what) if indexed else (part, "")
         words = declared.split()
         raw = len(words) == 3 and words[0] == "raw"
+        if "*" in declared:
+            raise ValueError(
+                f"{what}: {part.strip()!r} must be without *. A parameter is one element of a "
+                'tensor, as in "float32 x", or an array that the snippet indexes, "raw float32 x".'
+            )
         if len(words) != 2 and not raw:
             raise ValueError(
                 f'{what}: {part.strip()!r} must be a type and a name, such as "T x", or "raw T x".'
@@ -152,9 +160,11 @@ def parse_type(name: str, what: str) -> torch.dtype | str:
         return DTYPES[name]
     if len(name) == 1 and name.isalpha() and name.isascii() and name not in _RESERVED:
         return name
+    meant = _OF_C.get(name, re.sub(r".*\.|_t$", "", name))
+    instead = f" Write {meant}." if meant in DTYPES else ""
     raise TypeError(
-        f"{what}: there is no type {name!r}. A type is one letter but i, which stands for whatever "
-        f"dtype the arguments have, or one of {', '.join(DTYPES)}."
+        f"{what}: there is no type {name!r}.{instead} A type is one letter but i, which stands for "
+        f"whatever dtype the arguments have, or one of {', '.join(DTYPES)}."
     )
 
 

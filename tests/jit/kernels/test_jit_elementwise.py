@@ -69,6 +69,16 @@ def test_bools_of_any_byte(device: torch.device) -> None:
     assert_same(total(x.double(), keep).float(), torch.where(keep, x, 0).double().sum().float(), "")
 
 
+def test_macros_of_cmath(device: torch.device) -> None:
+    texts = {"INFINITY": math.inf, "NAN": math.nan, "-HUGE_VAL": -math.inf, "M_PI": math.pi,
+             "M_SQRT1_2": math.sqrt(0.5), "M_2_SQRTPI": 2 / math.sqrt(math.pi)}  # fmt: skip
+    text = "; ".join(f"y{k} = {text} + x" for k, text in enumerate(texts))
+    outputs = ", ".join(f"T y{k}" for k in range(len(texts)))
+    values = ElementwiseKernel("T x", outputs, text)(torch.zeros(1, 1, device=device).double())
+    expected = torch.tensor([*texts.values()], dtype=torch.float64, device=device)
+    assert_same(torch.cat(values).flatten(), expected, "")
+
+
 def test_two_placeholders_and_fixed_types(device: torch.device) -> None:
     kernel = ElementwiseKernel("T x, U y, float32 s, int64 k", "U z, float64 w, T t",
                                "z = y * s; w = x + k; t = x")  # fmt: skip

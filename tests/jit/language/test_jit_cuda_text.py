@@ -17,7 +17,7 @@ from torch_ops.jit.elementwise import _by_code
 from torch_ops.jit.generation import reduction as reduction_codegen
 from torch_ops.jit.generation.elementwise import Form, cuda_source
 from torch_ops.jit.generation.text import CUDA_OPTIONS, with_macros
-from torch_ops.jit.language.params import parse_params
+from torch_ops.jit.language.params import _OF_CPP, parse_params
 from torch_ops.jit.language.program import Program, Snippet
 
 pytestmark = needs_cuda_core
@@ -204,6 +204,19 @@ def test_functions_of_several_types() -> None:
     differentiable = [call for call in calls + floats if "nextafter" not in call]
     kernel = program("T x", "T y", f"y = {' + '.join(differentiable)};")
     compile_form(kernel.vjp([True], [False]), form(F32, F32, F32))
+
+
+def test_macros_of_cmath() -> None:
+    """As on the CPU, where they are those of the C library."""
+    names = re.findall(r"HUGE_VALF?|INFINITY|M_\w+", _OF_CPP.pattern)
+    checks = "".join(f"constexpr double c_{name} = {name};\n" for name in names)
+    text = f"y = x > 0 ? fmin(x, {' + '.join(names)}) : isnan(x) ? NAN : -INFINITY;"
+    kernel = program("T x", "T y", checks + text)
+    assert "div" not in compile_form(kernel, form(F32, F32))
+    compile_form(kernel.vjp([True], [False]), form(F32, F32, F32))
+    call = reduction_codegen.ReductionForm((F32,) * 3, (F32,) * 3, (), 1, 1)
+    source = reduction_codegen.cuda_source(reduction("T x, T y", "-INFINITY"), call)
+    compile_cuda("most", source, options=CUDA_OPTIONS)
 
 
 @pytest.mark.parametrize("case", REFUSED)

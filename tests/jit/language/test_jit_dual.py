@@ -316,6 +316,7 @@ REFUSED = {
     "lambda": ("auto f = [](float a) { return a; }; y = f(x)", 1, "write `auto` or `T` for types"),
     "static_cast": ("y = static_cast<int>(x)", 1, "cast"),
     "int": ("int k = x; y = k", 1, "write `auto`"),
+    "cell": ("int k = int(floor(x)); y = x - k", 1, r"primal\(value\)"),
     "no_rule": ("y = x;\n\ny = nextafter(x, y)", 3, "rule"),
     "rounding_to_int": ("y = lround(x)", 1, "rule"),
     "own_function": ("y = twice(x)", 1, "rule"),

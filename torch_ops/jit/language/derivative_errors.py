@@ -15,6 +15,7 @@ _DECLARATION = re.compile(_FIXED + r"[\s*&]*\w+\s*(?:\[[^\]]*\]\s*)*(?:[=,;{(]|$
 _CAST = re.compile(
     rf"\(\s*(?:{_FIXED}\s*)+\)|static_cast\s*<|{_FIXED}\s*\("  # not the lambda's (float a)
 )
+_CAST_VALUE = re.compile(rf"=\s*(?:{_CAST.pattern})")  # int k = int(x), where auto would not help
 
 
 def explained(
@@ -55,7 +56,7 @@ def _advice(line: str, message: str) -> str:
             "A function that is named with its namespace has no derivative: leave out `std::` or "
             "`::`, so that `exp(x)` is found for values that have one."
         )
-    if _DECLARATION.search(line):
+    if _DECLARATION.search(line) and not _CAST_VALUE.search(line):
         return (
             "A local variable of a fixed type cannot hold a value that has a derivative: write "
             "`auto`, or the type of the parameter, such as `T`, in place of its type."

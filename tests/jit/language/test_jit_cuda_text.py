@@ -11,7 +11,7 @@ from jit_tools import needs_cuda_core
 from test_jit_complex import FUNCTIONS as COMPLEX_FUNCTIONS
 from test_jit_dual import BEFORE, FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
 
-from torch_ops.jit import CompileError
+from torch_ops.jit import CompileError, ElementwiseKernel
 from torch_ops.jit.building.compilation import compile_cuda
 from torch_ops.jit.elementwise import _by_code
 from torch_ops.jit.generation import reduction as reduction_codegen
@@ -217,6 +217,19 @@ def test_macros_of_cmath() -> None:
     call = reduction_codegen.ReductionForm((F32,) * 3, (F32,) * 3, (), 1, 1)
     source = reduction_codegen.cuda_source(reduction("T x, T y", "-INFINITY"), call)
     compile_cuda("most", source, options=CUDA_OPTIONS)
+
+
+def test_macros_of_cstdint() -> None:
+    """As on the CPU: an identity of a reduction is one of them."""
+    checks = []
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+        facts, most = torch.iinfo(getattr(torch, name)), f"{name.upper()}_MAX"
+        checks.append(f"static_assert({most} == {facts.max}ULL);")
+        if facts.min:
+            checks.append(f"static_assert({name.upper()}_MIN == -{most} - 1);")
+    text = "\n".join([*checks, "y = x"])
+    compile_form(program("T x", "T y", text), form(F32, F32))
+    ElementwiseKernel("T x", "T y", text)(torch.ones(1))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -2,7 +2,7 @@
 #pragma once
 #include "scalar.h"
 
-// The macros of <cmath>. A quotient by zero would be computed by the GPU.
+// The macros of <cmath> and <cstdint>. A quotient by zero would be computed by the GPU.
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #define NAN __builtin_bit_cast(float, 0x7fc00000)
 #define HUGE_VAL double(INFINITY)
@@ -20,6 +20,18 @@
 #define M_2_SQRTPI 1.12837916709551257390
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
+#define INT8_MAX 127
+#define INT16_MAX 32767
+#define INT32_MAX 2147483647
+#define INT64_MAX 9223372036854775807LL
+#define INT8_MIN (-INT8_MAX - 1)
+#define INT16_MIN (-INT16_MAX - 1)
+#define INT32_MIN (-INT32_MAX - 1)
+#define INT64_MIN (-INT64_MAX - 1)
+#define UINT8_MAX 255
+#define UINT16_MAX 65535
+#define UINT32_MAX 4294967295U
+#define UINT64_MAX 18446744073709551615ULL
 
 namespace torch_ops {
 template <class A>

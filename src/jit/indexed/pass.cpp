@@ -30,7 +30,7 @@ constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/inde
 constexpr int64_t kLeastMost = 32;
 // Threads with which rows keep a GPU busy, and up to which parts of long rows are worth cutting.
 constexpr int64_t kEnoughThreads = 1 << 16, kMostThreads = 1 << 18;
-constexpr int64_t kLaneShare = 16;     // entries of a lane at least, of several that share a row
+constexpr int64_t kLaneShare = 2;      // entries of a lane at least, of several that share a row
 constexpr int64_t kMostParts = 8192;   // of a row, which a block joins
 constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
 constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
@@ -425,11 +425,13 @@ class Pass {
       return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
     }
     if (!may_share_entries()) return 1;
-    if (words_ >= kManyWords) return lanes_of_few_rows();
-    // A row has no more lanes than it has entries for one round of each: those of its words count.
+    const int64_t few = lanes_of_few_rows();
+    if (words_ >= kManyWords) return few;
+    // Else a row has no more lanes than it has entries for one round of each: those of its words
+    // count.
     const int64_t rounds = entries_of_row() / (code.unroll * words_);
-    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(rounds, 1)), 1,
-                               power_of_two_up_to(std::max<int64_t>(code.group / words_, 1)));
+    return std::max(few, power_of_two_up_to(std::clamp<int64_t>(
+                             rounds, 1, std::max<int64_t>(code.group / words_, 1))));
   }
 
   Indexed& kernel_;

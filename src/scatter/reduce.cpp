@@ -269,39 +269,49 @@ Tensor degrees_of_freedom(const Tensor& sums, const Tensor& counts, double corre
   return (counts.to(sums.scalar_type()) - correction).clamp_min(0);
 }
 
-// The variance, of 16-bit floats in float32. A composition would save a tensor like values.
+// The variance or, without a correction, the mean; of 16-bit floats in float32. A composition would
+// save a tensor like values.
 struct ScatterVar : Reduction<ScatterVar> {
   static constexpr const char* kSchema =
       "_scatter_var(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "float correction, bool? deterministic, str mode, Tensor? rows=None, Tensor? order=None) "
+      "float? correction, bool? deterministic, str mode, Tensor? rows=None, Tensor? order=None) "
       "-> Tensor";
   static constexpr const char* kNode = "ScatterVarBackward";
 
-  static Tensor compute(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                        int64_t batch_dims, double correction, std::optional<bool> deterministic,
-                        std::string_view mode, const Part& rows, const Part& order) {
-    const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
-                    rows,  order};
-    Tensor from_mean = to.gather(to.mean(values, deterministic)).sub_(values);
-    // The mean of many large values may be off by more than they deviate from it. On CUDA that is
-    // little enough for a difference of squares, and a second mean would take half as long again.
-    Tensor excess;
-    if (values.is_cuda()) {
-      excess = to.add(from_mean, to.dim, deterministic).square_();
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                       int64_t batch_dims, std::optional<double> correction,
+                       std::optional<bool> deterministic, std::string_view mode, const Part& rows,
+                       const Part& order) {
+    if constexpr (std::is_same_v<On, OnCpu>) {
+      const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
+                      rows,  order};
+      if (!correction) return to.mean(values, deterministic);
+      // The mean that is made of a sum may be off by more than values are.
+      const Tensor distances = to.gather(to.mean(values, deterministic)).sub_(values);
+      distances.sub_(to.gather(to.mean(distances, deterministic)));
+      const Tensor sums = to.add(distances.square_(), to.dim, deterministic);
+      return sums / degrees_of_freedom(sums, to.counts(sums), *correction);
     } else {
-      from_mean.sub_(to.gather(to.mean(from_mean, deterministic)));
+      return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, std::nullopt,
+                         unrounded(values.scalar_type()),
+                         [&](auto on, const RowsCall& call, const auto&... errors) {
+                           AT_DISPATCH_FLOATING_TYPES_AND2(
+                               at::kHalf, at::kBFloat16, values.scalar_type(), kReduceOp, [&] {
+                                 using Value = typename KernelTypeOf<scalar_t>::type;
+                                 kernels::scatter_moment(
+                                     on, call.of<Value, ComputeType<Value>>(),
+                                     MomentRule{!correction, correction.value_or(0)}, errors...);
+                               });
+                         });
     }
-    const Tensor sums = to.add(from_mean.square_(), to.dim, deterministic);
-    const Tensor counts = to.counts(sums);
-    if (excess.defined()) sums.sub_(excess.div_(counts.clamp_min(1))).clamp_min_(0);
-    return sums / degrees_of_freedom(sums, counts, correction);
   }
 
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
-                   int64_t batch_dims, double correction, std::optional<bool>,
+                   int64_t batch_dims, std::optional<double> correction, std::optional<bool>,
                    std::string_view mode, const Part& rows, const Part& order) {
     return std::tuple(values, index, rows, order, dim_size, axis_of(values, index, dim, batch_dims),
-                      batch_dims, correction,
+                      batch_dims, correction.value(),
                       static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
   }
 
@@ -310,26 +320,32 @@ struct ScatterVar : Reduction<ScatterVar> {
                          int64_t dim, int64_t batch_dims, double correction, int64_t mode) {
     const Target to{index, dim_size, dim, batch_dims, indexing::mode_name(mode), rows, order};
     const Tensor scale =
-        2 * grad_output / degrees_of_freedom(grad_output, to.counts(grad_output), correction);
-    return (to.gather(scale) * deviations(values, to)).to(values.scalar_type());
+        -2 * grad_output / degrees_of_freedom(grad_output, to.counts(grad_output), correction);
+    return (to.gather(scale) * to_mean(values, to)).to(values.scalar_type());
   }
 
   static Tensor tangent(const Tensor& tangent, const Tensor& values, const Tensor& index,
-                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims, double correction,
-                        std::optional<bool> deterministic, std::string_view mode, const Part& rows,
-                        const Part& order) {
+                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims,
+                        std::optional<double> correction, std::optional<bool> deterministic,
+                        std::string_view mode, const Part& rows, const Part& order) {
     const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
                     rows,  order};
     const Tensor sums =
-        to.add(tangent * deviations(autograd::primal(values), to), to.dim, deterministic);
-    return 2 * sums / degrees_of_freedom(sums, to.counts(sums), correction);
+        to.add(tangent * to_mean(autograd::primal(values), to), to.dim, deterministic);
+    return -2 * sums / degrees_of_freedom(sums, to.counts(sums), correction.value());
   }
 
  private:
-  // From the mean, and from the mean of that: the first may be off by more than they are.
-  static Tensor deviations(const Tensor& values, const Target& to) {
-    const Tensor once = values - to.gather(to.mean(values, std::nullopt));
-    return once - to.gather(to.mean(once, std::nullopt));
+  // From the values to their mean.
+  static Tensor to_mean(const Tensor& values, const Target& to) {
+    if (values.is_cuda() && !has_derivative(values)) {
+      const Tensor means = op_of<ScatterVar>().call(values, to.index, to.dim_size, to.dim,
+                                                    to.batch_dims, /*correction=*/std::nullopt,
+                                                    std::nullopt, to.mode, to.rows, to.order);
+      return to.gather(means) - values;
+    }
+    const Tensor distances = to.gather(to.mean(values, std::nullopt)) - values;
+    return distances - to.gather(to.mean(distances, std::nullopt));
   }
 };
 

@@ -64,6 +64,12 @@ struct AlongCall {
 // How values are joined to those of a result that is there already.
 enum class IntoRule { kSum, kMean, kProduct, kLargest, kSmallest };
 
+// Are means asked for, or else variances, and with which correction of the number of values?
+struct MomentRule {
+  bool is_mean;
+  double correction;
+};
+
 namespace kernels {
 
 // ---- Sums ---------------------------------------------------------------------------------------
@@ -123,6 +129,13 @@ TORCH_OPS_KERNELS_API int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Val
 template <class Value>
 TORCH_OPS_KERNELS_API void scatter_prod(OnCuda on, const ReduceCall<Value, Value>& call,
                                         const IndexErrorSite& errors);
+
+// Writes the means, 0 of no values, or the variances: the sum of squared distances from the mean,
+// divided by the number of values less the correction, or by 0 if that is negative.
+template <class Value>
+TORCH_OPS_KERNELS_API void scatter_moment(OnCuda on,
+                                          const ReduceCall<Value, ComputeType<Value>>& call,
+                                          MomentRule rule, const IndexErrorSite& errors);
 
 // Joins the values to the result, in order; without `include_self` the first of a row overwrites
 // it. Sums and means are of floats alone; those of 16-bit floats, and their products, are rounded

@@ -320,17 +320,27 @@ def _scatter_var(
     dim_size: int,
     dim: int | None,
     batch_dims: int,
-    correction: float,
+    correction: float | None,
     deterministic: bool | None,
     mode: str,
     *_: Any,
 ) -> Tensor:
+    """The variance or, without a correction, the mean."""
     dim = _axis(dim, batch_dims, values.dim() - index.dim() + batch_dims + 1)
     wide = widened(values)
     options: dict[str, Any] = {"batch_dims": batch_dims, "mode": mode}
     counts = scatter_sum(torch.ones_like(wide), index, dim_size, dim, **options)
-    means = scatter_sum(wide, index, dim_size, dim, **options) / counts.clamp_min(1)
-    squares = (gather(means, index, dim, fill_value=0, **options) - wide).square()
+
+    def mean(of: Tensor) -> Tensor:
+        return scatter_sum(of, index, dim_size, dim, **options) / counts.clamp_min(1)
+
+    def centred(given: Tensor) -> Tensor:
+        return given - gather(mean(given), index, dim, fill_value=0, **options)
+
+    if correction is None:
+        return mean(wide)
+    # The mean that is made of a sum may be off by more than values are.
+    squares = centred(centred(wide)).square()
     sums = scatter_sum(squares, index, dim_size, dim, **options)
     return sums / (counts - correction).clamp_min(0)
 

@@ -260,7 +260,9 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
   const auto total = [&](auto columns) {
     using Total = typename TotalOf<kRule, Value>::template type<columns()>;
     typename Total::Options options{};
-    if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
+    if constexpr (kPlaces) {
+      options = {kRule == SegmentRule::kWhereLargest, call.layout.entries};
+    }
     if constexpr (segments::is_mean<Total>) options.divides = kRule == SegmentRule::kMean;
     total_segments<Total>(call, options, nothing_there<kRule, Result>(call.layout), order, errors);
   };

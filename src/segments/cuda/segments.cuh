@@ -162,9 +162,12 @@ struct SegmentRows {
 
   __device__ __forceinline__ void write(const Total& sums, Id row, int64_t column,
                                         int64_t count) const {
-    int64_t entries = offsets.entries;
-    if constexpr (is_mean<Total>) entries = options.divides ? count : 1;
-    sums.write(result + row * inner + column, entries);
+    Result* const to = result + row * inner + column;
+    if constexpr (is_mean<Total>) {
+      sums.write(to, options.divides ? count : 1);
+    } else {
+      sums.write(to, options);
+    }
   }
 
   // Totals the rows [n, end) of a block, whose segments follow each other, and writes them.

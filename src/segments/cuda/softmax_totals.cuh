@@ -75,7 +75,7 @@ struct ExpSums {
     for (int v = 0; v < V; ++v) values[v] = done ? nothing() : values[v];
   }
 
-  __device__ __forceinline__ void write(Part* to, int64_t /*entries*/) const { copy_to(to); }
+  __device__ __forceinline__ void write(Part* to, Options) const { copy_to(to); }
 };
 
 // Sums of the products of two arrays, of which the total is given places in the first.

@@ -22,6 +22,7 @@ struct Best {
   };
   struct Options {
     bool largest;
+    int64_t entries;  // of a batch
   };
   struct Candidates {
     OrderedKey<Value> keys[V];
@@ -73,10 +74,10 @@ struct Best {
   }
 
   // A place counts the entries of all batches and slices; the result is the entry's own number.
-  __device__ __forceinline__ void write(int64_t* to, int64_t entries) const {
+  __device__ __forceinline__ void write(int64_t* to, Options options) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      to[v] = static_cast<int64_t>(best[v].place % static_cast<Id>(entries));
+      to[v] = static_cast<int64_t>(best[v].place % static_cast<Id>(options.entries));
     }
   }
 };

@@ -18,22 +18,6 @@ namespace {
 template <class Value>
 constexpr int kWide = std::min(kVectorSize<Value>, 4);
 
-template <class T>
-__global__ void fill_kernel(T* memory, T value, int64_t count) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    memory[i] = value;
-  }
-}
-
-template <class Value, class Result>
-void fill(const ReduceCall<Value, Result>& call, Result value) {
-  const int64_t count = call.result_count();
-  if (count == 0) return;
-  TORCH_OPS_LAUNCH(fill_kernel<Result>, grid_x(count, kThreads), kThreads, 0, call.result, value,
-                   count);
-}
-
 // ---- The best entries ---------------------------------------------------------------------------
 
 template <class Value>
@@ -44,7 +28,8 @@ void find_sorted(const ReduceCall<Value, int64_t>& call, bool largest,
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(entries.keys)>>;
     with_columns<kWide<Value>>(call.values, call.layout.inner, [&](auto columns) {
       total_sorted<sorted::Best<columns(), Value, Id>>(call.values, call.result, shape, entries,
-                                                       {largest}, call.layout.entries);
+                                                       {largest, call.layout.entries},
+                                                       call.layout.entries);
     });
   });
 }

@@ -60,9 +60,9 @@ struct Sums {
     for (int v = 0; v < V; ++v) values[v] = done ? Op::template identity<Sum>() : values[v];
   }
 
-  // To the result, rounded. `entries`: of a batch.
-  template <class Value>
-  __device__ __forceinline__ void write(Value* to, int64_t /*entries*/) const {
+  // To the result, rounded.
+  template <class Value, class Given>
+  __device__ __forceinline__ void write(Value* to, Given /*options*/) const {
     Vector<Value, V> result;
 #pragma unroll
     for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(values[v]);

@@ -79,8 +79,8 @@ struct RowsInOrder {
 
   template <class Total>
   __device__ __forceinline__ void write(const Total& sums, int64_t row, int64_t width,
-                                        int64_t entries) const {
-    sums.write(first + row * width, entries);
+                                        typename Total::Options options) const {
+    sums.write(first + row * width, options);
   }
 };
 
@@ -98,14 +98,14 @@ struct RowsByAddress {
 
   template <class Total>
   __device__ __forceinline__ void write(const Total& sums, int64_t row, int64_t /*width*/,
-                                        int64_t entries) const {
+                                        typename Total::Options options) const {
     const uintptr_t address = rows[row];
     if constexpr (!std::is_same_v<Result, Narrow>) {
       if (address % 2 == 1) {
-        return sums.write(reinterpret_cast<Narrow*>(address - 1) + column, entries);
+        return sums.write(reinterpret_cast<Narrow*>(address - 1) + column, options);
       }
     }
-    sums.write(reinterpret_cast<Result*>(address) + column, entries);
+    sums.write(reinterpret_cast<Result*>(address) + column, options);
   }
 };
 
@@ -152,7 +152,7 @@ struct SortedTile {
   }
 
   __device__ __forceinline__ void whole(Id key, const Total& sums) const {
-    result_column.write(sums, key, shape.inner, shape.entries);
+    result_column.write(sums, key, shape.inner, options);
   }
   __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
   __device__ __forceinline__ void leaves(const Total& sums) const {
@@ -218,7 +218,7 @@ template <class Total, class Rows, class Id>
 __global__ void __launch_bounds__(kJoinThreads)
     join_kernel(const Id* __restrict__ keys, const typename Total::Part* __restrict__ partials,
                 typename Rows::Of* __restrict__ result, Shape<Id> shape, int64_t tile_entries,
-                int64_t tiles, RowPieces split) {
+                int64_t tiles, RowPieces split, typename Total::Options options) {
   constexpr int V = Total::kColumns;
   struct Run {
     Id key;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
   const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    Rows{result}.after(column).write(sums, row, shape.inner, shape.entries);
+    Rows{result}.after(column).write(sums, row, shape.inner, options);
   };
 
   if (thread == 0) long_count = 0;

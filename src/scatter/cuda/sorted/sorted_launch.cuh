@@ -62,6 +62,23 @@ SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
              : sort_entries(call.index, call.layout, call.rule, shape, errors);
 }
 
+template <class T>
+__global__ void fill_kernel(T* memory, T value, int64_t count) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    memory[i] = value;
+  }
+}
+
+// Of a call without values.
+template <class Value, class Result>
+void fill(const ReduceCall<Value, Result>& call, Result value) {
+  const int64_t count = call.result_count();
+  if (count == 0) return;
+  TORCH_OPS_LAUNCH(fill_kernel<Result>, grid_x(count, kThreads), kThreads, 0, call.result, value,
+                   count);
+}
+
 // Writes the totals of sorted entries to the rows that have some. A bit for each of these is set in
 // `touched`, if given.
 template <class Total, class Rows, class Value, class Id>
@@ -85,7 +102,8 @@ void total_runs(const Value* values, typename Rows::Of* result, const sorted::Sh
         ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
     auto* join = sorted::join_kernel<Total, Rows, Id>;
     TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0, keys,
-                     partials, result, shape, shape.tile_entries(split.lanes), tiles, join_split);
+                     partials, result, shape, shape.tile_entries(split.lanes), tiles, join_split,
+                     options);
   }
 }
 

@@ -1,4 +1,4 @@
-// exp, log, log1p and tanh for formulas: math::exp(x) etc. Kernels compiled at run time for the CPU
+// exp, expm1, log, log1p, tanh and erf for formulas: math::exp(x) etc. Kernels compiled at run time for the CPU
 // have them too, so they stand where Python finds them.
 #pragma once
 

@@ -43,11 +43,11 @@ HOST_OPTIONS = (
 # Without one of these, a text of the user's names nothing of the standard library.
 _STD = re.compile(r"\bstd\b|include|import")
 # The functions of headers/vector_math.h, which are for loops that are vectorised; ...
-_VECTOR_MATH = re.compile(r"\b(exp|log|log1p|tanh)f?\b")
+_VECTOR_MATH = re.compile(r"\b(exp|expm1|log|log1p|tanh|erf)f?\b")
 # ... and those that keep a loop from it. One by one, the C library's take less time.
 _SCALAR_MATH = re.compile(
-    r"\b(a?(sin|cos)h?|a?tan|atanh|atan2|sincos(pi)?|(sin|cos)pi|pow|r?hypot|r?cbrt|exp2|exp10|expm1"
-    r"|log2|log10|i?logb|erfc?x?|erfc?inv|normcdf(inv)?|[lt]gamma|fmod|remainder|remquo)f?\b"
+    r"\b(a?(sin|cos)h?|a?tan|atanh|atan2|sincos(pi)?|(sin|cos)pi|pow|r?hypot|r?cbrt|exp2|exp10"
+    r"|log2|log10|i?logb|erfcx?|erfc?inv|normcdf(inv)?|[lt]gamma|fmod|remainder|remquo)f?\b"
     r"|\bprintf\b|\batomic"
 )
 _DIVISION = re.compile(r"/(?!\s*\d*\.\d)|%|include|import")  # not by 2.0

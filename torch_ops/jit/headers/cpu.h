@@ -112,10 +112,14 @@ TORCH_OPS_UNARY(torch_ops_exp, torch_ops::math::exp(x))
 TORCH_OPS_UNARY(torch_ops_log, torch_ops::math::log(x))
 TORCH_OPS_UNARY(torch_ops_log1p, torch_ops::math::log1p(x))
 TORCH_OPS_UNARY(torch_ops_tanh, torch_ops::math::tanh(x))
+TORCH_OPS_UNARY(torch_ops_expm1, torch_ops::math::expm1(x))
+TORCH_OPS_UNARY(torch_ops_erf, torch_ops::math::erf(x))
 inline long double torch_ops_exp(long double x) { return std::exp(x); }
 inline long double torch_ops_log(long double x) { return std::log(x); }
 inline long double torch_ops_log1p(long double x) { return std::log1p(x); }
 inline long double torch_ops_tanh(long double x) { return std::tanh(x); }
+inline long double torch_ops_expm1(long double x) { return std::expm1(x); }
+inline long double torch_ops_erf(long double x) { return std::erf(x); }
 #define TORCH_OPS_ALSO_IN_STD(name) \
   namespace std {                   \
   using ::torch_ops_##name;         \
@@ -123,6 +127,7 @@ inline long double torch_ops_tanh(long double x) { return std::tanh(x); }
   }
 TORCH_OPS_ALSO_IN_STD(exp) TORCH_OPS_ALSO_IN_STD(log)
 TORCH_OPS_ALSO_IN_STD(log1p) TORCH_OPS_ALSO_IN_STD(tanh)
+TORCH_OPS_ALSO_IN_STD(expm1) TORCH_OPS_ALSO_IN_STD(erf)
 #undef TORCH_OPS_ALSO_IN_STD
 #define exp torch_ops_exp
 #define expf torch_ops_expf
@@ -132,6 +137,10 @@ TORCH_OPS_ALSO_IN_STD(log1p) TORCH_OPS_ALSO_IN_STD(tanh)
 #define log1pf torch_ops_log1pf
 #define tanh torch_ops_tanh
 #define tanhf torch_ops_tanhf
+#define expm1 torch_ops_expm1
+#define expm1f torch_ops_expm1f
+#define erf torch_ops_erf
+#define erff torch_ops_erff
 #endif
 #undef TORCH_OPS_UNARY
 

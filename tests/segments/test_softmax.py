@@ -268,6 +268,19 @@ def test_arguments() -> None:
         torch_ops.softmax(values, index.to(torch.uint16))
 
 
+def test_mapped_without_a_size() -> None:
+    """An index that samples share has one size; of several the largest entry is no number."""
+    values, index = torch.rand(2, 3), torch.tensor([[0, 0, 1], [2, 0, 0]])
+    for name, (function, _) in FUNCTIONS.items():
+        shared = torch.vmap(function, (0, None))(values, index[0])
+        assert torch.equal(shared, function(values, index[0], dim=1))
+        message = f"{name}: dim_size must be given under torch.vmap"
+        with pytest.raises(RuntimeError, match=message):
+            torch.vmap(torch.func.jacrev(function))(values, index)
+    with pytest.raises(RuntimeError, match="gather_csr: output_size must be given under torch"):
+        torch.vmap(torch.vmap(torch_ops.gather_csr), (None, 1))(values, index[:, None])
+
+
 def test_exported_without_a_size() -> None:
     """It is read from the index, or from the offsets, of each call."""
 

@@ -194,11 +194,33 @@ def _limits(dtype: torch.dtype) -> tuple[float, float]:
     return -most, most
 
 
-def least_size(entries: Tensor, beyond: int) -> int:
-    """The largest entry plus ``beyond``; 0 if there is none, or the op will refuse them."""
+def _is_mapped(tensor: Tensor) -> bool:
+    """Does it differ between the samples of a torch.vmap?"""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
+def least_size(name: str, role: str, entries: Tensor, beyond: int) -> int:
+    """The largest entry plus ``beyond``; 0 if there is none, or the op will refuse them.
+
+    Args:
+        name: The function's, for the message.
+        role: The argument's that was left out, for the message.
+        entries: Of an index, or the last offsets.
+        beyond: See above.
+    """
     is_known = isinstance(entries, Tensor)  # and not one of torch.fx's proxies
     if is_known and (entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES):
         return 0
+    if is_known and not is_dynamo_compiling() and _is_mapped(entries):
+        raise RuntimeError(
+            f"{name}: {role} must be given under torch.vmap, where each sample has its own largest "
+            "entry."
+        )
     size: Any = entries.max().item() + beyond  # item(), not int(): torch.export traces it
     return max(size, 0) if isinstance(size, int) else size
 

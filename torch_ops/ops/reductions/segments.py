@@ -136,7 +136,8 @@ def gather_csr(
         IndexError: As for :func:`segment_reduce`.
         TypeError: ``offsets`` is of another dtype, an argument is no tensor, or a number is no int.
         ValueError: The shapes do not fit, or ``output_size`` or ``batch_dims`` is out of range.
-        RuntimeError: Values and offsets are on different devices.
+        RuntimeError: Values and offsets are on different devices, or ``torch.vmap`` maps over the
+            offsets and ``output_size`` is not given.
 
     Example:
         >>> import torch, torch_ops
@@ -148,7 +149,7 @@ def gather_csr(
         check_dense("gather_csr", values=values, offsets=offsets)
         is_scalar = isinstance(offsets, Tensor) and offsets.dim() == 0  # which the op refuses
         last = offsets if is_scalar else offsets[..., -1:]
-        output_size = least_size(last, 0)
+        output_size = least_size("gather_csr", "output_size", last, 0)
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)
         if output is not NotImplemented:

@@ -47,7 +47,7 @@ def _call(
         raise TypeError(f"{name}: either index or offsets must be given, but neither was.")
     check_dense(name, "(values, index, dim_size, dim)", index=index)
     if dim_size is None:
-        dim_size = least_size(index, 1)
+        dim_size = least_size(name, "dim_size", index, 1)
     return op(values, index, dim_size, dim, batch_dims=batch_dims)
 
 
@@ -99,7 +99,8 @@ def softmax(
         TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or there
             are both an index and offsets, or neither.
         ValueError: The shapes do not fit, or a number is out of range.
-        RuntimeError: The tensors are on different devices.
+        RuntimeError: The tensors are on different devices, or ``torch.vmap`` maps over the index
+            and ``dim_size`` is not given.
 
     Example:
         >>> import torch, torch_ops

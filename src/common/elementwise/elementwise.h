@@ -52,10 +52,14 @@ struct Widened {
 };
 #endif
 
+// Are values converted to float some at a time, in a buffer?
+template <class Op, class T>
+constexpr bool kWidens = std::is_same_v<T, Float16> && std::is_base_of_v<ComputesInFloat, Op>;
+
 template <class Op, class T, class... Inputs>
 void map_range(Simd simd, Op op, int64_t begin, int64_t end, T* output, const Inputs*... inputs) {
 #ifdef __x86_64__
-  if constexpr (std::is_same_v<T, Float16> && std::is_base_of_v<ComputesInFloat, Op>) {
+  if constexpr (kWidens<Op, T>) {
     if (simd != Simd::kBaseline) {
       float results[kPiece];
       for (int64_t first = begin; first < end; first += kPiece) {
@@ -79,7 +83,8 @@ void map_range(Simd simd, Op op, int64_t begin, int64_t end, T* output, const In
 // The elements [begin, begin + n) of a walk form runs along the innermost axis. Calls
 // use(done, offset, length) for each: the run's place in [0, n), and in each array.
 template <int kArrays, class Use>
-void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Use use) {
+TORCH_OPS_HOST_DEVICE void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n,
+                                        Use use) {
   int64_t at[kMaxAxes];
   int64_t offset[kArrays] = {};
   int64_t rest = begin;
@@ -153,7 +158,7 @@ class Piece {
   T* place(const StridedWalk<kArrays>& walk, int array, T* base, int64_t begin, int64_t n) {
     values_ = nullptr;
     if (walk.is_flat(array)) return values_ = base + begin;
-    if (walk.stride[array][0] == 1) {
+    if (walk.stride[array][0] == 1 && walk.size[0] >= n) {
       for_each_run(walk, begin, n, [&](int64_t, const auto& offset, int64_t length) {
         values_ = length == n ? base + offset[array] : nullptr;
       });
@@ -238,12 +243,26 @@ class Piece {
 template <class Op, class T, size_t... kInput, class... Inputs>
 void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
                  int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
-  constexpr int64_t kLongRun = 128;  // long enough for its own loop
+  constexpr int64_t kVectors = sizeof(T) < 4 ? 32 : 32 / sizeof(T);
+  constexpr int64_t kLongRun = kWidens<Op, T> ? 128 : kVectors;  // enough for a loop of its own
   const bool rows = walk.stride[0][0] == 1 && ((walk.stride[1 + kInput][0] == 1) && ...);
   if (rows && walk.size[0] >= kLongRun) {
-    return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
-      map_range(simd, op, 0, n, output + offset[0], inputs + offset[1 + kInput]...);
-    });
+    if constexpr (kWidens<Op, T>) {
+      return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
+        map_range(simd, op, 0, n, output + offset[0], inputs + offset[1 + kInput]...);
+      });
+    }
+    const auto loop = [](auto, Op op, const auto& walk, int64_t begin, int64_t end, T* output,
+                         const Inputs*... inputs) TORCH_OPS_INLINE_LAMBDA {
+      const auto run = [&](T* to, int64_t n, const Inputs*... from) TORCH_OPS_INLINE_LAMBDA {
+        for (int64_t i = 0; i < n; ++i) to[i] = op(from[i]...);
+      };
+      for_each_run(walk, begin, end - begin,
+                   [&](int64_t, const auto& offset, int64_t n) TORCH_OPS_INLINE_LAMBDA {
+                     run(output + offset[0], n, inputs + offset[1 + kInput]...);
+                   });
+    };
+    return with_simd(simd, loop, op, walk, begin, end, output, inputs...);
   }
   Piece<T> result;
   std::tuple<Piece<Inputs>...> sources;

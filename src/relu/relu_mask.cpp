@@ -8,6 +8,11 @@
 #include "common/torch/registration/register.h"
 #include "relu/relu.h"
 
+// clang-format off: after functorch's headers, as in older_vmap.h.
+#include <ATen/LegacyBatchedTensorImpl.h>
+#include <ATen/LegacyVmapTransforms.h>
+// clang-format on
+
 namespace torch_ops {
 namespace {
 
@@ -126,7 +131,12 @@ struct ReluMaskBackward {
     const Tensor grad = op_of<ReluMaskBackward>().call(grad_output, mask, order, slope);
     // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
     // relu is zeros, not an error. A saved output would show this to autograd by itself.
-    return autograd::with_zero_gradient(grad, node);
+    // The older vmap, that of is_grads_batched, hides its axis above autograd and has no rule for
+    // detach: the graph is that of all samples, whose axis in front the engine sums over.
+    if (!at::isBatchedTensor(grad)) return autograd::with_zero_gradient(grad, node);
+    const auto samples = at::MultiBatchVmapTransform::logicalToPhysical(grad);
+    return samples.getPhysicalToLogicalMap().apply(
+        autograd::with_zero_gradient(samples.tensor(), node));
   }
 
   // Several gradients for one mask, which was written outside torch.vmap.

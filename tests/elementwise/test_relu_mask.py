@@ -196,8 +196,13 @@ def test_many_gradients_of_one_mask(device: torch.device) -> None:
     x = x.requires_grad_()
     gradients = random((3, 2, 3, 4, 5), device, torch.float32)
     for function, off in ((torch_ops.relu, 0.0), (torch_ops.leaky_relu, gradients * 0.01)):
-        (grads,) = torch.autograd.grad(function(x), x, gradients, is_grads_batched=True)
-        assert_same(grads, torch.where(x > 0, gradients, off), "batched")
+        for create_graph in (False, True):
+            (grads,) = torch.autograd.grad(
+                function(x), x, gradients, is_grads_batched=True, create_graph=create_graph
+            )
+            assert_same(grads, torch.where(x > 0, gradients, off), "batched")
+        (second,) = torch.autograd.grad(grads.square().sum(), x)
+        assert_same(second, torch.zeros_like(x), "second")
 
 
 def test_opcheck(device: torch.device) -> None:

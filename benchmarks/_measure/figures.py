@@ -49,7 +49,8 @@ def must_equal(expected: Tensor) -> Callable[[Tensor], float]:
 def relative_error(reference: Tensor) -> Callable[[Tensor], float]:
     """A judge that returns ‖output - reference‖ / ‖reference‖, all in the reference's float64.
 
-    Infinity is right where the reference is beyond the output's dtype.
+    Infinity is right where the reference is beyond the output's dtype. Where all of the reference
+    is zero, ‖output‖.
     """
 
     def judge(output: Tensor) -> float:
@@ -63,7 +64,7 @@ def relative_error(reference: Tensor) -> Callable[[Tensor], float]:
             overflows = rounded.isinf() & (part == rounded)
             error += (part.double() - wanted).masked_fill_(overflows, 0).square_().sum().item()
             norm += wanted.square().sum().item()
-        return math.sqrt(error / norm)
+        return math.sqrt(error / norm) if norm else math.sqrt(error)
 
     return judge
 

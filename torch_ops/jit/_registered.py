@@ -236,7 +236,8 @@ def copy_to_outputs(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *outs)):
         raise RuntimeError(
             f"{kernel}: out= and automatic differentiation exclude each other, but an argument "
-            "requires grad. Leave out= out, or call it under torch.no_grad()."
+            "requires grad. Leave out= out, or call it under torch.no_grad(). Raw outputs "
+            "have gradients in a function that torch_ops.jit.op registers."
         )
     return [given.copy_(made) for given, made in zip(outs, results, strict=True)]
 

@@ -1,5 +1,5 @@
-// exp, expm1, log, log1p, tanh and erf for formulas: math::exp(x) etc. Kernels compiled at run time for the CPU
-// have them too, so they stand where Python finds them.
+// exp, expm1, log, log1p, tanh and erf for formulas: math::exp(x) etc. Kernels compiled at run time
+// for the CPU have them too, so they stand where Python finds them.
 #pragma once
 
 #include <cmath>

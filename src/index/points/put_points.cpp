@@ -149,8 +149,10 @@ struct Writes {
     const auto rule = [&](const Batched& to, const std::vector<Batched>& picks,
                           const Batched& rows) -> Batched {
       TORCH_CHECK(!in_place || to.axis || !(points::any_batched(picks) || rows.axis),
-                  "index_put_: torch.vmap cannot write what differs between samples into a "
-                  "source that they share. Use index_put, which returns a source for each.");
+                  indexing::name_of("index_put_", name),
+                  ": torch.vmap cannot write what differs between samples into a source that they "
+                  "share.",
+                  name ? "" : " Use index_put, which returns a source for each.");
       std::optional<c10::SymInt> size;
       for (const Batched& each : picks) {
         if (each.axis) size = each.size();

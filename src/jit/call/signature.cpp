@@ -238,7 +238,8 @@ void check_op_call(const Signature& kernel, const Arguments& arguments, at::Tens
   TORCH_CHECK(outs.empty(), kernel.name,
               wants_gradient
                   ? ": out= and automatic differentiation exclude each other, but an argument "
-                    "requires grad. Leave out= out, or call it under torch.no_grad()."
+                    "requires grad. Leave out= out, or call it under torch.no_grad(). Raw outputs "
+                    "have gradients in a function that torch_ops.jit.op registers."
                   : ": out= cannot be given under torch.func transforms, dispatch modes or "
                     "forward-mode differentiation, nor with tensors that are fake, on meta, or of "
                     "a subclass with __torch_dispatch__.");

@@ -55,7 +55,7 @@ DIFFERENCE = program("T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y)
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 def test_architectures(arch: str) -> None:
-    for dtype in (BF16, F32, F64):
+    for dtype in (BF16, F32, F64)[: 3 if arch == "sm_75" else 1]:
         call = form(WEIGHTED, dtype, (0, -1), modes="cb")
         assert len(compiled(WEIGHTED, call, arch, "cubin")) > 1000
 

@@ -361,9 +361,11 @@ def test_nothing_of_the_size_of_the_messages_is_made(device: torch.device) -> No
     plan = index_plan(src=(src, 50), dst=(dst, 60))
     x, y = (random((rows, width), device, torch.float32).requires_grad_() for rows in (50, 60))
     w = random((entries, 1), device, torch.float32).requires_grad_()
+    product = IndexedKernel("T x[src], T y[dst], T w", "T out[dst]", "out = w * x * x * y")
 
     def step() -> None:
-        (gx,) = torch.autograd.grad(WAVE(x, y, w, plan=plan).square().sum(), x, create_graph=True)
+        out = product(x, y, w, plan=plan)
+        (gx,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
         torch.autograd.grad(gx.square().sum(), (x, y, w))
 
     step()

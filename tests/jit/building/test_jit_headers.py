@@ -165,20 +165,23 @@ def test_header_behind_a_link(header: Path) -> None:
         assert compile_and_count(text, value=value) == value
 
 
-@pytest.mark.parametrize("given", ["options", "CXX"])
+OPTIONS = [
+    ("-imacros", "{}"),
+    ("-DINCLUDE", "-idirafter", "{folder}"),
+    ("@{folder}/options",),
+    ("-imacros{}",),
+    ("--imacros={}",),
+    ("-include{}",),
+    ("-DINCLUDE", "-idirafter{folder}"),
+    ("-Wp,-imacros,{}",),
+    ("-Xpreprocessor", "-imacros", "-Xpreprocessor", "{}"),
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        ("-imacros", "{}"),
-        ("-imacros{}",),
-        ("--imacros={}",),
-        ("-include{}",),
-        ("-DINCLUDE", "-idirafter", "{folder}"),
-        ("-DINCLUDE", "-idirafter{folder}"),
-        ("-Wp,-imacros,{}",),
-        ("-Xpreprocessor", "-imacros", "-Xpreprocessor", "{}"),
-        ("@{folder}/options",),
-    ],
+    ("given", "options"),
+    # CXX's are read in the same way.
+    [*(("options", each) for each in OPTIONS), *(("CXX", each) for each in OPTIONS[:3])],
 )
 def test_header_of_an_option(
     header: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], given: str

@@ -58,7 +58,8 @@ def test_numbers_of_numpy(device: torch.device) -> None:
         for call in (PRODUCT, product):
             torch.testing.assert_close(call(x, number), expected)
             torch.compiler.reset()
-            for dynamic in (False, True):
+            every_way = isinstance(number, np.float32)
+            for dynamic in (False, True) if every_way else (call is product,):
                 compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
                 made = compiled(x, number)
                 torch.testing.assert_close(made, expected)

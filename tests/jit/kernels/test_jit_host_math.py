@@ -30,7 +30,9 @@ def test_accuracy(name: str, dtype: torch.dtype) -> None:
         rounded = expected.astype(x.numpy().dtype)
     step = np.spacing(np.abs(rounded))
     finite = np.isfinite(step)
-    for prefix in ("", "std::", "::"):
+    # The names are looked up alike for all functions.
+    every_way = dtype == torch.float32 or name == FUNCTIONS[0]
+    for prefix in ("", "std::", "::")[: 3 if every_way else 1]:
         kernel = ElementwiseKernel("T x", "T y", f"y = {prefix}{name}(x)", f"of_{name}")
         actual = kernel(x).numpy()
         error = np.abs(actual[finite].astype(np.longdouble) - expected[finite]) / step[finite]

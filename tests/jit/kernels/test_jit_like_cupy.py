@@ -109,6 +109,11 @@ def test_preamble_that_declares_the_names_of_cstdint(declared: str, device: torc
     x = torch.tensor([1, 2], device=device, requires_grad=False)
     kernel = ElementwiseKernel("T x", "T y", "y = x + (WIDE)", preamble=preamble)
     assert kernel(x).tolist() == [2**40 + 1, 2**40 + 2]
+
+
+def test_reduction_whose_preamble_declares_them(device: torch.device) -> None:
+    preamble = "using uint64_t = unsigned long long;\n#define WIDE uint64_t(1) << 40"
+    x = torch.tensor([1, 2], device=device)
     total = ReductionKernel("T x", "T y", "x + (WIDE)", "a + b", "y = a", 0, preamble=preamble)
     assert total(x).item() == 2**41 + 3
 

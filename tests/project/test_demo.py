@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from programs import ROOT
+from programs import ROOT, run_with_torch
 
 import torch_ops
 
@@ -161,20 +161,14 @@ def test_padding_changes_nothing(demo: dict[str, ModuleType], library: str) -> N
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return run_with_torch(*command, cwd=ROOT, PYTHONPATH=path, COLUMNS="100")
 
 
 def test_training(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     script = str(FOLDER / "train.py")
     done = run(script, "--epochs", "12", "--seeds", "3", "4", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     assert str(out / "energies.png") in done.stdout
     assert "Largest difference" in done.stdout
 
@@ -239,6 +233,6 @@ for name in ["matplotlib", "rich", "torch_ops"]:
     del sys.modules[name]
 """,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     for name in ["matplotlib", "rich", "torch_ops"]:
         assert f"{name} -> The demo needs {name}" in done.stdout

@@ -280,10 +280,9 @@ def test_error_of_a_source_in_parts(name: str) -> None:
         assert "out of range" in expected and found == expected
 
 
-@pytest.mark.parametrize("with_gradient", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in FAILING if name != "scatter_add"])
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("world", "with_gradient"), [(1, False), (2, False), (2, True)])
 def test_error_of_a_compiled_call(world: int, name: str, backend: str, with_gradient: bool) -> None:
     """No compiler drops the check of a source in parts, whose result nobody asks for."""
     placements = (Shard(2 if name == "batch_gather" else 0), R)

@@ -17,6 +17,7 @@ from torch_ops.distributed import ShardedTable, _exchange, sharded_table
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
 HOSTS = {"blocks": [0, 0, 1, 1], "in turn": [0, 1, 0, 1], "nested": [0, 1, 1, 0], "one": [0] * 4}
+MIXED = ("in turn", "nested", "one")
 every_layout = pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
 
 
@@ -42,8 +43,13 @@ def check(group: Any, rows: int, dtype: torch.dtype) -> None:
     of_table.check_table(table, of_table.indices(rows), dist.get_rank())
 
 
-@every_layout
-@pytest.mark.parametrize("rows", [1, 5, 11, 40])
+@pytest.mark.parametrize(
+    ("rows", "hosts"),
+    [
+        *(pytest.param(rows, HOSTS["blocks"], id=f"{rows}-blocks") for rows in (1, 5, 11, 40)),
+        *(pytest.param(n, HOSTS[name], id=f"{n}-{name}") for n in (1, 11) for name in MIXED),
+    ],
+)
 def test_rows_and_gradients(rows: int, hosts: list[int]) -> None:
     ranks.run(4, pose, hosts, check, rows, torch.float64)
 

@@ -243,26 +243,29 @@ class Piece {
 template <class Op, class T, size_t... kInput, class... Inputs>
 void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
                  int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
-  constexpr int64_t kVectors = sizeof(T) < 4 ? 32 : 32 / sizeof(T);
-  constexpr int64_t kLongRun = kWidens<Op, T> ? 128 : kVectors;  // enough for a loop of its own
+  // Rows of so many values are worth a loop of their own: of vectors, or of calls that convert.
+  constexpr int64_t kFullVectors = sizeof(T) < 4 ? 32 : 32 / sizeof(T);
+  constexpr int64_t kLongRun = kWidens<Op, T> ? 128 : kFullVectors;
   const bool rows = walk.stride[0][0] == 1 && ((walk.stride[1 + kInput][0] == 1) && ...);
   if (rows && walk.size[0] >= kLongRun) {
     if constexpr (kWidens<Op, T>) {
-      return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
+      for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
         map_range(simd, op, 0, n, output + offset[0], inputs + offset[1 + kInput]...);
       });
-    }
-    const auto loop = [](auto, Op op, const auto& walk, int64_t begin, int64_t end, T* output,
-                         const Inputs*... inputs) TORCH_OPS_INLINE_LAMBDA {
-      const auto run = [&](T* to, int64_t n, const Inputs*... from) TORCH_OPS_INLINE_LAMBDA {
-        for (int64_t i = 0; i < n; ++i) to[i] = op(from[i]...);
+    } else {
+      const auto loop = [](auto, Op op, const auto& walk, int64_t begin, int64_t end, T* output,
+                           const Inputs*... inputs) TORCH_OPS_INLINE_LAMBDA {
+        const auto run = [&](T* to, int64_t n, const Inputs*... from) TORCH_OPS_INLINE_LAMBDA {
+          for (int64_t i = 0; i < n; ++i) to[i] = op(from[i]...);
+        };
+        for_each_run(walk, begin, end - begin,
+                     [&](int64_t, const auto& offset, int64_t n) TORCH_OPS_INLINE_LAMBDA {
+                       run(output + offset[0], n, inputs + offset[1 + kInput]...);
+                     });
       };
-      for_each_run(walk, begin, end - begin,
-                   [&](int64_t, const auto& offset, int64_t n) TORCH_OPS_INLINE_LAMBDA {
-                     run(output + offset[0], n, inputs + offset[1 + kInput]...);
-                   });
-    };
-    return with_simd(simd, loop, op, walk, begin, end, output, inputs...);
+      with_simd(simd, loop, op, walk, begin, end, output, inputs...);
+    }
+    return;
   }
   Piece<T> result;
   std::tuple<Piece<Inputs>...> sources;

@@ -1,4 +1,4 @@
-"""What is said of arguments that no source can be made of: which one, what it was, what may be."""
+"""What is said of arguments that no source can be made of, and of texts that do not compile."""
 
 from __future__ import annotations
 
@@ -211,3 +211,76 @@ def test_division_by_zero_that_the_compiler_sees(text: str) -> None:
     kernel = ElementwiseKernel("T x", "T y", f"y = {text}", "quotient", options=("-DN=0",))
     with pytest.raises(RuntimeError, match=r"^quotient: an integer was divided by zero"):
         kernel(torch.arange(3))
+
+
+def test_declarations() -> None:
+    with pytest.raises(ValueError, match=r"in_params: 'T' must be a type and a name"):
+        ElementwiseKernel("T", "T y", "y = 0")
+    with pytest.raises(TypeError, match=r"there is no type 'float128'.*bfloat16"):
+        ElementwiseKernel("float128 x", "T y", "y = 0")
+    with pytest.raises(TypeError, match=r"there is no type 'i'\. A type is one letter but i"):
+        ElementwiseKernel("i x", "T y", "y = 0")
+    for name in ("i", "new", "or", "NAN", "M_PI", "torch_ops_x", "2x", "ptrdiff_t", "_Complex"):
+        with pytest.raises(ValueError, match=f"'{name}' cannot be the name"):
+            ElementwiseKernel(f"T {name}", "T y", "y = 0")
+    with pytest.raises(ValueError, match="x has the name of another"):
+        ElementwiseKernel("T x", "T x", "x = 0")
+    with pytest.raises(ValueError, match="two parameters are named 'x'"):
+        ElementwiseKernel("T x, T x", "T y", "y = 0")
+    with pytest.raises(ValueError, match="output at least"):
+        ElementwiseKernel("T x", "", "")
+    with pytest.raises(ValueError, match="name must be an identifier"):
+        ElementwiseKernel("T x", "T y", "y = x", "a b")
+    with pytest.raises(TypeError, match="operation must be a string"):
+        ElementwiseKernel("T x", "T y", None)
+    with pytest.raises(TypeError, match="options must be a tuple of strings"):
+        ElementwiseKernel("T x", "T y", "y = x", options="-DX")
+    with pytest.raises(TypeError, match='backward must be "auto"'):
+        ElementwiseKernel("T x", "T y", "y = x", backward=True)
+    with pytest.raises(TypeError, match="in_params must be a string"):
+        ElementwiseKernel(["T x"], "T y", "y = x")
+
+
+def test_compile_errors_name_string_and_line(device: torch.device) -> None:
+    x = torch.randn(3, device=device)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x;\ny = undefined_name;", "bad")(x)
+    assert (caught.value.name, caught.value.line) == ("operation", 2)
+    assert 'ElementwiseKernel "bad" does not compile: operation, line 2' in str(caught.value)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x", preamble="\n\nint f( { }")(x)
+    assert (caught.value.name, caught.value.line) == ("preamble", 3)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x", loop_prep="nonsense nonsense;")(x)
+    assert caught.value.name == "loop_prep"
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel = ElementwiseKernel("T x", "T y", "y = x + 1234", "uncompiled")
+    with pytest.raises(RuntimeError, match=r"there is no 'no-such-compiler'\. Install it"):
+        kernel(torch.ones(2))
+    monkeypatch.delenv("CXX")
+    assert kernel(torch.ones(2)).tolist() == [1235, 1235]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("T a = x;\ny = a *", 2), ("y =", 1), ("if (x > 0) {\n  y = x;", 2)]
+)
+def test_unfinished_texts(text: str, line: int, device: torch.device) -> None:
+    with pytest.raises(CompileError) as found:
+        ElementwiseKernel("T x", "T y", text, "unfinished")(torch.ones(2, device=device))
+    assert (found.value.name, found.value.line) == ("operation", line)
+
+
+@pytest.mark.parametrize("before", ["", "template <class T> ", "namespace mine { "])
+def test_functions_without_a_definition(before: str) -> None:
+    """Such as CUDA's own, which the host's headers may declare."""
+    inside = before.startswith("namespace")
+    declared = f"{before}__device__ float missing({'T' if 'T' in before else 'float'});"
+    preamble = f"// ours\n{declared}{' }' if inside else ''}"
+    call = "mine::missing(x)" if inside else "missing(x)"
+    kernel = ElementwiseKernel("T x", "T y", f"y = {call}", "undefined", preamble=preamble)
+    with pytest.raises(CompileError, match=r"undefined reference to .*missing") as found:
+        kernel(torch.ones(2))
+    assert (found.value.name, found.value.line) == ("preamble", 2)

@@ -13,12 +13,15 @@ What a decomposed activation keeps for its gradient the compiler decides, not ``
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 import torch_ops.ops
 from torch_ops.decompositions import _points, _rows, _segments
@@ -37,7 +40,21 @@ activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 }
 
 
-_FORWARD = _rows.DECOMPOSITIONS | _segments.DECOMPOSITIONS | _points.DECOMPOSITIONS
+def _as_the_op(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The op's results are contiguous, and the program may have views that only such ones have."""
+
+    @functools.wraps(decomposition)
+    def contiguous(*args: Any, **kwargs: Any) -> Any:
+        return pytree.tree_map(Tensor.contiguous, decomposition(*args, **kwargs))
+
+    return contiguous
+
+
+_FORWARD = {
+    op: _as_the_op(decomposition)
+    for part in (_rows, _segments, _points)
+    for op, decomposition in part.DECOMPOSITIONS.items()
+}
 
 
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._functorch import config as aot_config
 from torch._inductor import config, metrics
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_ops
@@ -161,6 +162,9 @@ def test_values_of_others(device: torch.device, other: Op, dtype: torch.dtype) -
         expected = other.function(*sample.args, **sample.kwargs)
         with InTorch():
             actual = other.function(*sample.args, **sample.kwargs)
+        results = zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True)
+        for one, of_op in results:  # of which the program may have a view
+            assert one.is_contiguous() == of_op.is_contiguous(), sample.shapes()
         # Dtypes too are compared, which the ops after it depend on. Sums of hundreds of values of
         # size 1 differ by the order in which they are taken.
         is_wide = device.type == "cuda" and dtype == torch.float32

@@ -249,8 +249,9 @@ def plan_of(
     """
     batches = given[0].shape[:batch_dims].numel()
     entries = given[0].numel()
-    widest = max(entries, batches * max(sizes))
-    dtype = torch.int32 if widest < 2**31 - 1 else torch.int64
+    # One by one: which of them is the largest must not become a condition of what is traced.
+    narrow = all(count < 2**31 - 1 for count in (entries, *(batches * size for size in sizes)))
+    dtype = torch.int32 if narrow else torch.int64
     rows = [_rows_of(index, size).to(dtype) for index, size in zip(given, sizes, strict=True)]
     parts: list[Tensor] = []
     longest: list[int] = []

@@ -164,6 +164,24 @@ def test_plans_made_by_compiled_code(device: torch.device, backend: str) -> None
         assert call(torch.ones(5, 2), torch.tensor([0, 1])).shape == (5, 2)
 
 
+def test_plans_made_by_exported_code(device: torch.device) -> None:
+    """With more entries than rows, and fewer."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor, index: Tensor) -> Tensor:
+            return COPIES(x, plan=plan_for(index, x.shape[0]))
+
+    def arguments(rows: int, entries: int) -> tuple[Tensor, Tensor]:
+        x = torch.rand(rows, 2, device=device)
+        return x, torch.arange(entries, device=device) % rows
+
+    sizes = ({0: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO})
+    exported = torch.export.export(Module(), arguments(5, 7), dynamic_shapes=sizes)
+    program = exported.run_decompositions().module()
+    for given in (arguments(6, 9), arguments(7, 3)):
+        assert torch.equal(program(*given), Module()(*given))
+
+
 def test_exported_with_one_plan_and_called_with_another(device: torch.device) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: Tensor, plan: Any) -> Tensor:

@@ -135,6 +135,20 @@ def test_compile(name: str, device: torch.device) -> None:
     torch.testing.assert_close(grad, wanted, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["scatter_sum", "segment_sum_coo", "gather_csr"])
+def test_export_of_a_size_that_entries_say(name: str, strict: bool, device: torch.device) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, src: Tensor, index: Tensor) -> Tensor:
+            dim = (0,) if name == "scatter_sum" else ()
+            return getattr(ts, name)(src, index, *dim)
+
+    src = torch.rand(3 if name == "gather_csr" else 4, 2, device=device)
+    first, other = torch.tensor([[0, 1, 2, 4], [0, 1, 1, 7]], device=device)
+    program = torch.export.export(Module(), (src, first), strict=strict).module()
+    assert torch.equal(program(src, other), Module()(src, other))
+
+
 @cache
 def scripted(name: str) -> Any:
     with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit.script"):

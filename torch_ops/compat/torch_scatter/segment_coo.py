@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from torch_ops.compat.torch_scatter.scatter import added, best, counted
-from torch_ops.compat.torch_scatter.utils import check_out, pick, target
+from torch_ops.compat.torch_scatter.utils import check_out, number_in, pick, target
 
 
 def size_of_sorted(index: Tensor, dim_size: int | None) -> int:
     """What is given, or one more than the largest of the last entries."""
     if dim_size is not None:
         return dim_size
-    return int(index.select(-1, -1).max()) + 1 if index.numel() > 0 else 0
+    return number_in(index.select(-1, -1).max()) + 1 if index.numel() > 0 else 0
 
 
 def reduced(

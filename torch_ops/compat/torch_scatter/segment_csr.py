@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-from torch_ops.compat.torch_scatter.utils import check_out, like_rows, repeats, size_of_out
+from torch_ops.compat.torch_scatter.utils import (
+    check_out,
+    like_rows,
+    number_in,
+    repeats,
+    size_of_out,
+)
 
 
 def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int, int]:
@@ -176,7 +182,8 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
     if out is not None:
         length = size_of_out("gather_csr", out, src, dim)
     else:
-        length = int(indptr.reshape(-1)[-1]) if src.size(dim) > 0 and indptr.numel() > 0 else 0
+        any_values = src.size(dim) > 0 and indptr.numel() > 0
+        length = number_in(indptr.reshape(-1)[-1]) if any_values else 0
     result = torch.ops.torch_ops.gather_csr(
         src, indptr, dim, batch_dims=batch_dims, output_size=length
     )

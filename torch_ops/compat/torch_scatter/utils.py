@@ -81,7 +81,16 @@ def size_along(index: Tensor, dim_size: int | None) -> int:
     """What is given, or one more than the largest entry, for which the call waits."""
     if dim_size is not None:
         return dim_size
-    return int(index.max()) + 1 if index.numel() > 0 else 0
+    return number_in(index.max()) + 1 if index.numel() > 0 else 0
+
+
+def number_in(entry: Tensor) -> int:
+    """A tensor's one number; while torch.export traces the call, a symbol."""
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return int(entry)
+    else:
+        number: int = entry.item()  # type: ignore[assignment]
+        return number
 
 
 def check_out(name: str, out: Tensor, src: Tensor, dim: int, size: int) -> Tensor:

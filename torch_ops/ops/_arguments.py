@@ -31,7 +31,7 @@ _REFUSED = {
 }
 # What an int of a kind is passed to torch as, and how many bits it may have beside its sign.
 _SIZES = {"an int": ("int64", 63), "a real number": ("float64", 1023)}
-_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
+NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 
 
 def given(argument: Any) -> str:
@@ -114,7 +114,7 @@ def check_mode(name: str, mode: str, fill_value: Number | None) -> None:
 
 def checked_fill_value(name: str, fill_value: Number) -> Number:
     """The number as a registered op takes it; raises TypeError or ValueError if none does."""
-    if not isinstance(fill_value, _NUMBERS):
+    if not isinstance(fill_value, NUMBERS):
         if hasattr(fill_value, "item") and not is_tensor_like(fill_value):
             return checked_fill_value(name, _number_of(fill_value))
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")

@@ -123,6 +123,34 @@ def test_fill_values_that_data_say(device: torch.device) -> None:
         assert torch.equal(compiled(x, index), call(x, index))
 
 
+WRITES: dict[str, Callable[..., Tensor]] = {
+    "index_put": torch_ops.index_put,
+    "index_put_": lambda x, i, value: torch_ops.index_put_(x.clone(), i, value),
+    "index_add": torch_ops.index_add,
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_values_that_are_sizes(device: torch.device, name: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor, index: Tensor) -> Tensor:
+            return WRITES[name](x, index, x.shape[0])
+
+    index = torch.tensor([0, 2], device=device)
+    arguments = [(torch.rand(size, device=device), index) for size in (5, 6, 7, 9)]
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    called = [torch.compile(Model(), backend=counter, fullgraph=True)]
+    for strict in (False, True):
+        sizes = ({0: torch.export.Dim.DYNAMIC}, None)
+        program = torch.export.export(Model(), arguments[0], dynamic_shapes=sizes, strict=strict)
+        called.append(program.module())
+    for call in called:
+        for given in arguments:
+            assert torch.equal(call(*given), Model()(*given))
+    assert counter.frame_count == 2
+
+
 COPIES = IndexedKernel("T x[src]", "T out[dst]", "out = x", "copies")
 
 

@@ -13,6 +13,7 @@ from torch.fx.node import has_side_effect
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import (
+    NUMBERS,
     check_countable,
     check_dense,
     check_kinds,
@@ -122,9 +123,9 @@ def _as_values(name: str, source: Tensor, values: Any) -> Tensor:
     if is_tensor_like(values):
         return values
     try:
-        if isinstance(values, (int, float, complex)):
+        if isinstance(values, NUMBERS):
             is_float = source.is_floating_point() or source.is_complex()
-            if is_float and isinstance(values, int) and values.bit_length() > 63:
+            if is_float and isinstance(values, int) and not -(2**63) <= values < 2**63:
                 values = float(values)  # torch takes no larger int
             return source.new_full((), values)
         return to_tensor(values, source.device, source.dtype)

@@ -150,6 +150,11 @@ def read_run(path: Path) -> dict[str, Any]:
     return run
 
 
+def full_name(case: Case) -> str:
+    """A name alone may be that of cases in several panels."""
+    return f"{case['panel']}: {case['name']}" if "panel" in case else case["name"]
+
+
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The run whose parts are given: their cases, and the facts of the first."""
     first = parts[0]
@@ -159,7 +164,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     if differ:
         raise Refusal(f"{first['benchmark']}: parts of a run differ in {', '.join(differ)}")
-    cases = {case["name"]: case for part in parts for case in part["cases"]}
+    cases = {full_name(case): case for part in parts for case in part["cases"]}
     left_out = {name for part in parts for name in part["left_out"]} - cases.keys()
     stopped = next((part["stopped"] for part in parts if part["stopped"]), "")
     return {
@@ -376,7 +381,7 @@ def chosen(run: Run, pattern: str) -> list[Case]:
     found = [
         case
         for case in run["cases"]
-        if wanted.fullmatch(case["name"]) or wanted.fullmatch(f"{case['panel']}: {case['name']}")
+        if wanted.fullmatch(case["name"]) or wanted.fullmatch(full_name(case))
     ]
     if not found:
         names = "\n  ".join(f"{panel}: {cases[0]['name']}" for panel, cases in panels(run).items())

@@ -319,7 +319,7 @@ class Benchmark:
             self.stopped = "interrupted"
         except DeviceLost as error:
             self.stopped = f"the device is lost after: {error}"
-        self.left_out = [result.name for result, _ in tasks[done:]]
+        self.left_out = [f"{result.panel}: {result.name}" for result, _ in tasks[done:]]
 
     def _run_one(self, result: Result, fill: Callable[[], None]) -> None:
         try:

@@ -260,10 +260,12 @@ def test_parts_of_a_run_are_kept_as_one(
 ) -> None:
     run = saved_run(measure, bench, tmp_path)
     faster, slower = run["cases"]
-    first = {**run, "cases": [faster], "stopped": "in time", "left_out": ["slower", "third"]}
-    whole = pages.joined([first, {**run, "cases": [slower]}])
-    assert whole["cases"] == [faster, slower]
-    assert (whole["stopped"], whole["left_out"]) == ("in time", ["third"])
+    namesake = {**slower, "panel": "another"}
+    left_out = ["another: faster", "another: third", pages.full_name(slower)]
+    first = {**run, "cases": [faster], "stopped": "in time", "left_out": left_out}
+    whole = pages.joined([first, {**run, "cases": [slower, namesake]}])
+    assert whole["cases"] == [faster, slower, namesake]
+    assert (whole["stopped"], whole["left_out"]) == ("in time", left_out[:2])
     assert pages.joined([first]) == first
     other = {**run, "machine": {**run["machine"], "torch": "1.0"}}
     with pytest.raises(pages.Refusal, match="differ in torch"):

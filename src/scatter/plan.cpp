@@ -33,9 +33,7 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   const c10::SymInt count = index.sym_numel();
   const c10::SymInt most = INT32_MAX;
   const c10::SymBool fits = count.sym_le(most).sym_and(dim_size.sym_le(most / batch.max(1)));
-  // A compiled graph asserts it of sizes that it knows only when it runs.
-  const bool narrow = TORCH_GUARD_OR_FALSE(fits) || (!TORCH_GUARD_OR_FALSE(fits.sym_not()) &&
-                                                     fits.expect_true(__FILE__, __LINE__));
+  const bool narrow = indexing::holds_or_assert(fits);
   const auto options = index.options().dtype(narrow ? at::kInt : at::kLong);
   return {at::empty_symint({count}, options), at::empty_symint({count}, options)};
 }

@@ -48,9 +48,15 @@ inline void check_index_dtype(const char* op, const Tensor& index) {
                    ".");
 }
 
+// Does it hold? A compiled graph asserts it of sizes that it knows only when it runs.
+inline bool holds_or_assert(const c10::SymBool& fits) {
+  return TORCH_GUARD_OR_FALSE(fits) ||
+         (!TORCH_GUARD_OR_FALSE(fits.sym_not()) && fits.expect_true(__FILE__, __LINE__));
+}
+
 // The type of numbers from 0 to `count`: int32 if it can hold them.
 inline at::ScalarType number_type(const c10::SymInt& count) {
-  return count.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__) ? at::kInt : at::kLong;
+  return holds_or_assert(count.sym_le(INT32_MAX)) ? at::kInt : at::kLong;
 }
 
 // As kernels read an index: an entry of one byte is a uint8, and int8 would add a fifth type.

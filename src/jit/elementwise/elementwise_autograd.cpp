@@ -23,8 +23,12 @@ std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Argume
   std::vector<c10::SymInt> shape;
   for (size_t k = 0; k < arguments.size(); ++k) {
     if (!arguments[k].tensor || kernel.in[k].raw) continue;
-    const auto sizes = at::infer_size_symdimvector(shape, arguments[k].tensor->sym_sizes());
-    shape.assign(sizes.begin(), sizes.end());
+    const auto sizes = arguments[k].tensor->sym_sizes();
+    if (sizes.size() > shape.size()) shape.insert(shape.begin(), sizes.size() - shape.size(), 1);
+    for (size_t d = 0; d < sizes.size(); ++d) {  // the call has checked that they broadcast
+      c10::SymInt& known = shape[shape.size() - sizes.size() + d];
+      if (TORCH_GUARD_OR_FALSE(known.sym_eq(1))) known = sizes[d];
+    }
   }
   return shape;
 }

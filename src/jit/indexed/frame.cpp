@@ -163,13 +163,13 @@ class Framer {
           from[d - batch - 1] = k;
           continue;
         }
-        if (!equal(size, known)) refuse(k, tensor, from[d - batch - 1]);
+        if (!must_equal(size, known)) refuse(k, tensor, from[d - batch - 1]);
       }
       if (kernel_.in_roles[k].index >= 0) return;
       for (int64_t d = std::max<int64_t>(shift, 0); d <= batch; ++d) {
         const c10::SymInt& size = sizes[d - shift];
         const c10::SymInt& wanted = d < batch ? frame_.batch[d] : frame_.entries;
-        if (size.maybe_as_int() == 1 || equal(size, wanted)) continue;
+        if (size.maybe_as_int() == 1 || must_equal(size, wanted)) continue;
         TORCH_CHECK_VALUE(false, name(), ": axis ", d - shift, " of ", kernel_.in[k].name,
                           " with shape ", sizes, " must be 1 or the number of ",
                           d < batch ? "batches" : "entries", ", ", wanted,

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 
 import torch_ops
-from torch_ops.jit import IndexedKernel, index_plan
+from torch_ops.jit import ElementwiseKernel, IndexedKernel, index_plan
 
 INDEX = [0, 9]
 CALLS: dict[str, Callable[..., Tensor]] = {
@@ -152,6 +152,8 @@ def test_values_that_are_sizes(device: torch.device, name: str) -> None:
 
 
 COPIES = IndexedKernel("T x[src]", "T out[dst]", "out = x", "copies")
+SCALES = IndexedKernel("T x[src], T w", "T out[dst]", "out = x * w", "scales")
+PRODUCTS = ElementwiseKernel("T x, T y", "T z", "z = x * y", "products")
 
 
 def plan_for(index: Tensor, rows: int) -> Any:
@@ -220,3 +222,43 @@ def test_exported_with_one_plan_and_called_with_another(device: torch.device) ->
     exported = torch.export.export(Module(), (x, plans[0])).module()
     for plan in plans:
         assert torch.equal(exported(x, plan), COPIES(x, plan=plan))
+
+
+# Of rows that a mask picked, whose number no guard may ask about, and of their places.
+PICKED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda x, rows, mask: torch_ops.relu(rows),
+    "gather": lambda x, rows, mask: torch_ops.gather(rows, mask.nonzero()[:, 0] * 0),
+    "gather_nd": lambda x, rows, mask: torch_ops.gather_nd(rows, mask.nonzero() * 0),
+    "masked_gather": lambda x, rows, mask: torch_ops.masked_gather(rows, rows[:, 0] > 0.5, size=3),
+    "masked_scatter": lambda x, rows, mask: torch_ops.masked_scatter(rows, mask),
+    "index": lambda x, rows, mask: torch_ops.index(rows, (mask.nonzero()[:, 0] * 0, 1)),
+    "index by a mask": lambda x, rows, mask: torch_ops.index(rows, rows[:, 0] > 0.5),
+    "softmax by offsets": lambda x, rows, mask: torch_ops.softmax(
+        rows, offsets=torch.stack((mask.sum() * 0, mask.sum()))
+    ),
+    "elementwise kernel": lambda x, rows, mask: PRODUCTS(rows, rows),
+    "elementwise kernel, first argument broadcast": lambda x, rows, mask: PRODUCTS(x[0], rows),
+    "elementwise kernel, second argument broadcast": lambda x, rows, mask: PRODUCTS(rows, x[0]),
+    "indexed kernel": lambda x, rows, mask: SCALES(
+        rows, rows, src=mask.nonzero()[:, 0] * 0, dst=mask.nonzero()[:, 0], sizes={"dst": 5}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_rows_that_a_mask_picked(device: torch.device, name: str) -> None:
+    def call(x: Tensor, mask: Tensor) -> Tensor:
+        return PICKED[name](x, x[mask], mask)
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        for places in ([0, 2, 3], [0, 1, 2, 3, 4], [1, 3]):
+            mask = torch.zeros(5, dtype=torch.bool, device=device)
+            mask[places] = True
+            x = torch.rand(5, 2, device=device, requires_grad=True)
+            output, expected = compiled(x, mask), call(x, mask)
+            assert torch.equal(output, expected)
+            weights = torch.rand_like(expected)
+            gradients = [torch.autograd.grad(each, x, weights)[0] for each in (output, expected)]
+            torch.testing.assert_close(*gradients)

@@ -24,7 +24,9 @@ constexpr int64_t kHostVector = 16;
 constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostElements = 8;  // of a vector
-constexpr char kFolded = 'f';         // headers/indexed/operands.h has it beside those of Reduce
+// As many vectors are one, so that a warp has room for a row; of more values only with more words.
+constexpr int64_t kMostVectors = 3, kManyValues = 16, kLeastWordsOfMany = 4;
+constexpr char kFolded = 'f';  // headers/indexed/operands.h has it beside those of Reduce
 constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
 constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/indexed.py has it too
 constexpr int64_t kLeastMost = 32;
@@ -78,10 +80,9 @@ class Pass {
   }
 
   void run() { device_.is_cuda() ? run_cuda() : run_cpu(); }
-  // Do neighbours in a warp have all words of a row?
-  bool has_rows_in_warps() {
+  bool can_fold() {
     choose_vector();
-    return words_ <= kWarp && words_ == power_of_two_from(words_);
+    return folding_vector() > 0;
   }
 
  private:
@@ -144,6 +145,7 @@ class Pass {
     } else {
       vector_ = vector_on_cuda(axis);
     }
+    if (folds()) vector_ = folding_vector();
     if (vector_ == 1) modes_.assign(problem_.operands.size(), 's');
     words_ = sums_inner_ ? product(kept_) : ceil_div(product(kept_), vector_);
   }
@@ -163,6 +165,20 @@ class Pass {
     while (vector > 1 && !fits(axis, vector)) vector /= 2;
     // A short row is a vector, though it is no power of two.
     return axis.size <= most && fits(axis, axis.size) ? axis.size : vector;
+  }
+  bool folds() const { return kinds_.find(kFolded) != std::string::npos; }
+  // A vector by which neighbours in a warp have all words of a row, a power of two; 0: none.
+  int64_t folding_vector() const {
+    const int64_t features = product(kept_);
+    for (int64_t vector = vector_; vector <= kMostVectors * vector_; vector += vector_) {
+      const int64_t words = features / vector;
+      const bool is_wide = vector > kManyValues && words < kLeastWordsOfMany;
+      if (words <= kWarp && words == power_of_two_from(words) &&
+          (vector == vector_ || (fits(kept_[0], vector) && !is_wide))) {
+        return vector;
+      }
+    }
+    return 0;
   }
   bool fits(const Axis& axis, int64_t vector) const {
     if (axis.size % vector != 0) return false;
@@ -189,7 +205,7 @@ class Pass {
     return jit::find_code(kernel_.codes, kernel_.compile, device_, problem_, read, modes_,
                           at::IntArrayRef(by_), kinds_, sources_, target_.walk, is_wide(),
                           is_large(), is_ordered(), is_batched(), kept_.size(), summed_.size(),
-                          vector_, is_full_, sums_inner_, may_share_entries());
+                          vector_, is_full_, sums_inner_, may_share_entries(), together());
   }
 
   // ---- the plan
@@ -385,7 +401,7 @@ class Pass {
   // from memory once then. If some rows are read far more than others, it holds those anyway.
   int64_t words_at_a_time() const {
     if (target_.walk != 'r' || words_ < 2 * kLeastWords || !summed_.empty()) return words_;
-    if (kinds_.find(kFolded) != std::string::npos) return words_;
+    if (folds()) return words_;
     int64_t table = 0;
     for (size_t k = 0; k < problem_.operands.size(); ++k) {
       const Operand& operand = problem_.operands[k];
@@ -419,11 +435,20 @@ class Pass {
     return target_.walk != 'e' && !sums_inner_ && (words_ < kManyWords || lanes_of_few_rows() > 1);
   }
 
+  int64_t lanes_of_sums() const {
+    return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
+  }
+  // Neighbours that sum an output for each entry, whose number the code knows; 0: none do.
+  int64_t together() const {
+    if (device_.is_cpu()) return 0;
+    if (folds()) return words_;
+    const bool has_entries = kinds_.find(static_cast<char>(Reduce::kNone)) != std::string::npos;
+    return sums_inner_ && has_entries ? lanes_of_sums() : 0;
+  }
+
   // Lanes share the summed features, or the entries of a row of few words or of few rows.
   int64_t count_lanes(const PassCode& code) const {
-    if (sums_inner_) {
-      return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
-    }
+    if (sums_inner_) return lanes_of_sums();
     if (!may_share_entries()) return 1;
     const int64_t few = lanes_of_few_rows();
     if (words_ >= kManyWords) return few;
@@ -461,7 +486,7 @@ bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
   const Planned none;
   return device.is_cuda() &&
          std::none_of(target.is_summed.begin(), target.is_summed.end(), is_set) &&
-         Pass(kernel, problem, target, outputs, none, device).has_rows_in_warps();
+         Pass(kernel, problem, target, outputs, none, device).can_fold();
 }
 
 }  // namespace torch_ops::jit::indexed

@@ -114,10 +114,11 @@ def test_an_entry_is_summed_over_words_by_shuffles(arch: str, dtypes: list[torch
                 (weighted, (1, -2, -1), {"kinds": "sf", "modes": "ccb", "sources": "-p"}, 5),
                 (difference, (-2, 0, -2, -1), {"kinds": "-sf", "modes": "cccb"}, 6),
             ):
-                call = form(kernel, dtype, by, lanes=lanes, **facts)
+                call = form(kernel, dtype, by, lanes=lanes, together=16, **facts)
                 ptx = compiled(kernel, call, arch)
                 run = text_of_run(ptx)
-                assert "shfl.sync.bfly" in run
+                shuffles = 5 * max(dtype.itemsize // 4, 1)  # of four values; one takes four
+                assert run.count("shfl.sync.bfly") == shuffles
                 assert ".local" not in run
                 words = re.findall(r"ld\.global\.v(\d)\.[a-z](\d+)", run)
                 assert [int(width) * int(bits) for width, bits in words] == [128] * rows
@@ -137,7 +138,7 @@ def test_an_entry_is_summed_over_words_by_shuffles(arch: str, dtypes: list[torch
         {"walk": "u", "is_ordered": False, "sources": "l-"},
         {"walk": "e", "kinds": "e", "sources": "pp"},
         {"walk": "e", "kinds": "e", "sources": "ll", "is_ordered": False},
-        {"walk": "e", "kinds": "e", "kept": 0, "summed": 1, "sums_inner": True},
+        {"walk": "e", "kinds": "e", "kept": 0, "summed": 1, "sums_inner": True, "together": 8},
         {"walk": "e", "kinds": "-", "sources": "-l", "is_ordered": False},  # looks at an index
         {"kinds": "m"},
         {"kinds": "x"},

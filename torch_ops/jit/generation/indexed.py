@@ -49,6 +49,7 @@ class PassForm:
         lanes: Rows have so few vectors that lanes share their entries.
         is_full: Vectors divide the features.
         sums_inner: Vectors lie along a summed axis.
+        together: Neighbours in a warp that sum an output for each entry; 0: none do.
     """
 
     stored: tuple[torch.dtype | None, ...]
@@ -69,6 +70,7 @@ class PassForm:
     is_full: bool
     sums_inner: bool
     lanes: bool = False
+    together: int = 0
 
 
 class _Writer:
@@ -104,7 +106,7 @@ class _Writer:
         flags = [form.vector, unroll, cpp_bool(form.is_full), cpp_bool(form.sums_inner)]
         flags += [f"'{form.walk}'", cpp_bool(form.is_ordered)]
         flags += [cpp_bool(form.lanes or form.sums_inner), cpp_bool(form.is_batched)]
-        flags += [form.kept, form.summed]
+        flags += [form.kept, form.summed, form.together]
         flags += [f"int{64 if wide else 32}_t" for wide in (form.is_wide, form.is_large)]
         self.template = (
             f"torch_ops::IndexedPass<{', '.join(map(str, flags))},\n"

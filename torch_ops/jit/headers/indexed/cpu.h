@@ -46,10 +46,8 @@ struct OneLane {
   TORCH_OPS_FUNCTION int lane() const { return 0; }
   TORCH_OPS_FUNCTION int count() const { return 1; }
   TORCH_OPS_FUNCTION bool is_first() const { return true; }
-  template <class T>
-  TORCH_OPS_FUNCTION T sum(const T& value) const {
-    return value;
-  }
+  template <int together, bool are_lanes, class Values, class Entries>
+  TORCH_OPS_FUNCTION void sum_entries(Values&, Entries&) const {}
   template <int width, class R>
   TORCH_OPS_FUNCTION void join(R&) const {}
 };

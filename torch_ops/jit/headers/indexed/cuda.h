@@ -105,20 +105,38 @@ class LanesOfWarp {
     }
     return value;
   }
-  // Of each value, the sum of what the lanes of this number have of all `words` of a row. The words
-  // are a power of two, and a warp has room for them.
-  template <class T, int count>
-  TORCH_OPS_FUNCTION void sum_words(T (&values)[count][1], int words) const {
-    const int all = words * lanes_, place = thread_ & (all - 1);
-    const uint32_t same = (all == 32 ? ~0u : (1u << all) - 1) / (mask_ >> (thread_ - lane_));
-    const uint32_t mask = same << (thread_ - place + lane_);
-    for (int step = all / 2; step >= lanes_; step /= 2) {
+  // Sums each value over `together` neighbours: the lanes, or the words of a row with as many lanes
+  // each, of which those of one number sum what they have. Each sum ends in one of them, where the
+  // entry stays that it is of; elsewhere it becomes -1.
+  template <int together, bool are_lanes, class T, int width, class Number, int count>
+  TORCH_OPS_FUNCTION void sum_entries(T (&values)[count][width], Number (&entries)[count]) const {
+    const int apart = are_lanes ? 1 : lanes_, all = together * apart;
+    const int place = thread_ & (all - 1);
+    uint32_t mask = 1;  // of the first of them
 #pragma unroll
-      for (int u = 0; u < count; ++u) {
-        const T other =
-            moved(values[u][0], [&](uint32_t part) { return __shfl_xor_sync(mask, part, step); });
-        values[u][0] = static_cast<T>(values[u][0] + other);
+    for (int n = 1; n < together; n *= 2) mask |= mask << n * apart;
+    mask <<= thread_ - place + (are_lanes ? 0 : lane_);
+    int left = count;
+#pragma unroll
+    for (int half = together / 2; half > 0; half /= 2) {
+      const int step = half * apart, kept = (left + 1) / 2;
+      const bool is_upper = (place & step) != 0;
+#pragma unroll
+      for (int u = 0; u < kept; ++u) {  // of two values, a lane keeps one and hands on the other
+        const int other = u + kept;
+        T sent = values[u][0];
+        if (other < left) {
+          if (!is_upper) sent = values[other][0];
+          if (is_upper) values[u][0] = values[other][0], entries[u] = entries[other];
+          entries[other] = -1;
+        } else if (is_upper) {
+          entries[u] = -1;
+        }
+        const T received =
+            moved(sent, [&](uint32_t part) { return __shfl_xor_sync(mask, part, step); });
+        values[u][0] = static_cast<T>(values[u][0] + received);
       }
+      left = kept;
     }
   }
   // The same of what is made of rows.

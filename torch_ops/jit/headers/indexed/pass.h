@@ -25,17 +25,19 @@ struct Indices {};
 //   is_ordered       the walk has an order
 //   shares           lanes share a row's entries or its summed features
 //   kept, summed     axes of the features that outputs have, and that are summed
+//   together         neighbours in a warp that sum an output for each entry
 //   Id, Number       of the order and its offsets; of entries and rows in registers
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class Ins,
-          class Outs, class Idx>
+          bool shares_, bool is_batched, int kept, int summed, int together, class Id, class Number,
+          class Ins, class Outs, class Idx>
 struct IndexedPass;
 
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class... In,
-          class... Out, class... Ix>
+          bool shares_, bool is_batched, int kept, int summed, int together, class Id, class Number,
+          class... In, class... Out, class... Ix>
 struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares_, is_batched, kept,
-                   summed, Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
+                   summed, together, Id, Number, Operands<In...>, Operands<Out...>,
+                   Indices<Ix...>> {
   static constexpr int inputs = sizeof...(In);
   static constexpr int indices = sizeof...(Ix);
   static constexpr bool is_summed = summed > 0;
@@ -282,41 +284,48 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
   static TORCH_OPS_FUNCTION void store_entry(As<'e'>, const Plan& plan, const Lanes& lanes,
                                              const Entries& entries, Number word, int width,
                                              OfEntries& out) {
-    using Value = typename O::Value;
     auto& held = static_cast<OfEntry<O, true>&>(out);
-    char* const to = plan.outs[O::number];
+    if (sums_inner) {
+      for (int u = 0; u < unroll; ++u) sum_vector<O>(held.value[u]);
+      store_sums<O>(plan, lanes, entries, plan.kept_size, word, held);
+      return;
+    }
     for (int u = 0; u < unroll; ++u) {
-      if (sums_inner) {
-        for (int step = 1; step < vector; step *= 2) {
-          for (int v = 0; v + step < vector; v += 2 * step) {
-            held.value[u][v] = static_cast<Value>(held.value[u][v] + held.value[u][v + step]);
-          }
-        }
-        const Value sum = lanes.sum(held.value[u][0]);
-        if (entries.is_there[u] && lanes.is_first()) {
-          store_as(reinterpret_cast<typename O::Stored*>(
-                       to)[int64_t(entries.entry[u]) * plan.kept_size + word],
-                   sum);
-        }
-      } else if (entries.is_there[u]) {
-        Vector<typename O::Stored, vector> stored;
-        for (int v = 0; v < width; ++v) store_as(stored[v], held.value[u][v]);
-        stored.store(to + (int64_t(entries.entry[u]) * plan.kept_size + word * vector) *
-                              static_cast<int64_t>(sizeof(typename O::Stored)),
-                     width);
-      }
+      if (!entries.is_there[u]) continue;
+      Vector<typename O::Stored, vector> stored;
+      for (int v = 0; v < width; ++v) store_as(stored[v], held.value[u][v]);
+      stored.store(
+          plan.outs[O::number] + (int64_t(entries.entry[u]) * plan.kept_size + word * vector) *
+                                     static_cast<int64_t>(sizeof(typename O::Stored)),
+          width);
     }
   }
   // The words of a row are neighbours in a warp.
   template <class O, class Plan, class Lanes>
   static TORCH_OPS_FUNCTION void store_entry(As<'f'>, const Plan& plan, const Lanes& lanes,
-                                             const Entries& entries, Number word, int,
-                                             OfEntries& out) {
-    auto& held = static_cast<OfEntry<O, true>&>(out);
+                                             const Entries& entries, Number, int, OfEntries& out) {
+    store_sums<O>(plan, lanes, entries, 1, 0, static_cast<OfEntry<O, true>&>(out));
+  }
+  // The sum of all becomes the first.
+  template <class O>
+  static TORCH_OPS_FUNCTION void sum_vector(typename O::Value* values) {
+    for (int step = 1; step < vector; step *= 2) {
+      for (int v = 0; v + step < vector; v += 2 * step) {
+        values[v] = static_cast<typename O::Value>(values[v] + values[v + step]);
+      }
+    }
+  }
+  // Those whose features neighbours have, one of which writes it.
+  template <class O, class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void store_sums(const Plan& plan, const Lanes& lanes,
+                                            const Entries& entries, int64_t size, Number word,
+                                            OfEntry<O, true>& held) {
+    Number entry[unroll];
+    for (int u = 0; u < unroll; ++u) entry[u] = entries.is_there[u] ? entries.entry[u] : -1;
+    lanes.template sum_entries<together, sums_inner>(held.value, entry);
     auto* const to = reinterpret_cast<typename O::Stored*>(plan.outs[O::number]);
-    lanes.sum_words(held.value, static_cast<int>(kept_words(plan)));
     for (int u = 0; u < unroll; ++u) {
-      if (entries.is_there[u] && word == 0) store_as(to[entries.entry[u]], held.value[u][0]);
+      if (entry[u] >= 0) store_as(to[entry[u] * size + word], held.value[u][0]);
     }
   }
   template <class O, class Plan, class Lanes>

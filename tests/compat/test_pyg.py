@@ -428,6 +428,27 @@ def test_torchscript(make: Any) -> None:
         assert "torch_ops" in str(scripted.inlined_graph)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GCNConv(8, 4),
+        lambda: GATv2Conv(8, 4),
+        lambda: SAGEConv(8, 4, aggr="max"),
+        lambda: SAGEConv(8, 4, aggr="mul"),
+    ],
+    ids=["gcn", "gat", "max", "mul"],
+)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning:torch_geometric")
+def test_a_traced_layer_takes_graphs_of_any_size(make: Any) -> None:
+    torch.manual_seed(0)
+    layer, edges = make(), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    with pyg.enable():
+        traced = torch.jit.trace(layer, (torch.randn(3, 8), edges), check_trace=False)
+    for count in (2, 3, 7):
+        x, ring = torch.randn(count, 8), torch.stack((torch.arange(count), torch.arange(count)))
+        torch.testing.assert_close(traced(x, ring), layer(x, ring))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["max", "attention"])
 def test_compiled(name: str, device: torch.device) -> None:

@@ -353,7 +353,7 @@ def _fused(
     is_compiling, uses = torch.compiler.is_compiling(), 0
     if not is_compiling:
         uses = uses_of(edges)
-        if uses < SIGHTS and not _is_worth_it(x, edges):
+        if torch._C._is_tracing() or (uses < SIGHTS and not _is_worth_it(x, edges)):
             return None
     reduce = _REDUCES.get(type(self.aggr_module))
     if (
@@ -387,7 +387,7 @@ def _fused(
             graph = _graph_of(x, edges, j, (x.size(0), count), uses)
         except IndexError:  # theirs speaks of edge_index
             return None
-        if "plan" not in graph and (not _is_worth_it(x, edges) or torch._C._is_tracing()):
+        if "plan" not in graph and not _is_worth_it(x, edges):
             return None
     factor = form.factor(
         self, **{f"{form.rows}_j": None}, **{name: given[name] for name in form.others}

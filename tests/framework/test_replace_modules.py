@@ -280,6 +280,13 @@ def test_what_is_no_module(model: Any) -> None:
         replace_modules(model)
 
 
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning", "ignore:.*jit.*:DeprecationWarning")
+def test_a_trace_gives_no_warnings_that_it_did_not_give_before() -> None:
+    layer = replace_modules(nn.Embedding(5, 2, padding_idx=0))
+    index = torch.tensor([3, 0])
+    assert torch.equal(torch.jit.trace(layer, index)(index), layer(index))
+
+
 @pytest.mark.slow
 def test_a_compiled_model(device: torch.device) -> None:
     torch.manual_seed(0)

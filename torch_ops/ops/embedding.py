@@ -133,8 +133,9 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
     check_kinds(name, padding_idx=(padding_idx, "an int or None"))
     if isinstance(weight, Tensor) and weight.dim() != 2:
         return padding_idx  # the op says what is wrong
-    rows = weight.shape[0]
-    if isinstance(weight, Tensor) and not -rows <= padding_idx < rows:
+    rows = weight.shape[0]  # torch.jit.trace has it as a tensor, and warns of comparisons
+    known = isinstance(weight, Tensor) and not isinstance(rows, Tensor)
+    if known and not -rows <= padding_idx < rows:
         allowed = f"between {-rows} and {rows - 1}" if rows else "None, as there are no rows,"
         raise ValueError(
             f"{name}: padding_idx must be {allowed} for weight with shape {list(weight.shape)}, "

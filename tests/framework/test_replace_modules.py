@@ -285,6 +285,9 @@ def test_a_trace_gives_no_warnings_that_it_did_not_give_before() -> None:
     layer = replace_modules(nn.Embedding(5, 2, padding_idx=0))
     index = torch.tensor([3, 0])
     assert torch.equal(torch.jit.trace(layer, index)(index), layer(index))
+    layer.padding_idx = 5
+    with pytest.raises(ValueError, match=r"padding_idx must be between -5 and 4.*\[5, 2\].*is 5"):
+        torch.jit.trace(layer, index)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import torch_ops
 from torch_ops import GatherPlan
 from torch_ops.compat import _pyg_messages
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
+from torch_ops.ops._arguments import is_traced
 from torch_ops.ops.plan import cached_plan, kept_plan, uses_of
 
 _gather_ext: Any = importlib.import_module("torch_ops._ext.gather")
@@ -70,7 +71,7 @@ def _reduced(src: Tensor, index: Tensor, dim_size: int, dim: int, reduce: str) -
         return torch.ops.torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
     elif is_dynamo_compiling():
         return torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
-    elif torch._C._is_tracing():  # which would make dim_size a constant
+    elif is_traced():  # which would make dim_size a constant
         return _their_scatter(src, index, dim, dim_size, "mul" if reduce == "prod" else reduce)
     else:
         known = _planned(index, dim_size, dim)
@@ -140,7 +141,7 @@ def softmax(
         if ptr is not None:
             return torch_ops.softmax(src, dim=dim, offsets=ptr.view(-1))
         assert index is not None
-        if not is_dynamo_compiling() and torch._C._is_tracing():
+        if is_traced():
             return _their_softmax(src, index, ptr, num_nodes, dim)
         size = maybe_num_nodes(index, num_nodes)
         return torch_ops.softmax(src, _planned(index, size, dim), size, dim)
@@ -165,12 +166,7 @@ def _index_select(self, src: Tensor, index) -> Tensor:  # type: ignore[no-untype
 def _index_select_safe(self: MessagePassing, src: Tensor, index: Tensor) -> Tensor:
     dim = self.node_dim
     dim = dim + src.dim() if dim < 0 else dim
-    if (
-        dim >= 0
-        and src.layout == torch.strided
-        and index.dim() == 1
-        and (is_dynamo_compiling() or not torch._C._is_tracing())
-    ):
+    if dim >= 0 and src.layout == torch.strided and index.dim() == 1 and not is_traced():
         try:
             return _gathered(src, index, dim)
         except IndexError:

@@ -34,6 +34,11 @@ _SIZES = {"an int": ("int64", 63), "a real number": ("float64", 1023)}
 NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 
 
+def is_traced() -> bool:
+    """By torch.jit.trace, to which numbers are constants, and sizes are tensors."""
+    return not is_dynamo_compiling() and torch._C._is_tracing()
+
+
 def given(argument: Any) -> str:
     """The kind of an argument, for a message: "a list", "an int", "None"."""
     if argument is None:
@@ -65,7 +70,7 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
                 what += f" of shape {list(argument.shape)}"
             raise TypeError(f"{name}: {role} must be {allowed}, but {what} was given.")
         # torch.ops silently makes a constant of a size that torch.jit.trace knows as a tensor.
-        if isinstance(argument, Tensor) and not is_dynamo_compiling() and torch._C._is_tracing():
+        if isinstance(argument, Tensor) and is_traced():
             argument.item()  # which warns
         # A number that torch.compile keeps as a symbol would become a constant here.
         if kind in _SIZES and isinstance(argument, int) and not is_dynamo_compiling():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_dense, check_kinds, mode_arguments
+from torch_ops.ops._arguments import Number, check_dense, check_kinds, is_traced, mode_arguments
 from torch_ops.ops._self_check import compared
 
 _gather_elements = torch.ops.torch_ops.gather_elements.default
@@ -218,7 +218,7 @@ def scatter_elements_add(
     if isinstance(size, tuple | list):
         lengths = {f"size[{axis}]": (length, "an int") for axis, length in enumerate(size)}
         check_kinds("scatter_elements_add", **lengths)
-        if not is_dynamo_compiling() and torch._C._is_tracing():  # tensors become constants
+        if is_traced():  # tensors become constants
             size = [int(length) for length in size]
     return _scatter_elements_add(
         values,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._arguments import check_kinds, check_tensors, is_traced
 from torch_ops.ops._self_check import compared
 from torch_ops.ops.plan import GatherPlan
 
@@ -133,14 +134,20 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
     check_kinds(name, padding_idx=(padding_idx, "an int or None"))
     if isinstance(weight, Tensor) and weight.dim() != 2:
         return padding_idx  # the op says what is wrong
-    rows = weight.shape[0]  # torch.jit.trace has it as a tensor, and warns of comparisons
-    known = isinstance(weight, Tensor) and not isinstance(rows, Tensor)
-    if known and not -rows <= padding_idx < rows:
-        allowed = f"between {-rows} and {rows - 1}" if rows else "None, as there are no rows,"
-        raise ValueError(
-            f"{name}: padding_idx must be {allowed} for weight with shape {list(weight.shape)}, "
-            f"but it is {padding_idx}."
-        )
+    rows = weight.shape[0]
+    if isinstance(weight, Tensor):
+        shape = list(weight.shape)
+        if is_traced():  # then sizes are tensors, and a warning is given where they are read
+            with warnings.catch_warnings(action="ignore"):
+                shape = [int(size) for size in shape]
+        count = shape[0]
+        if not -count <= padding_idx < count:
+            between = f"between {-count} and {count - 1}"
+            allowed = between if count else "None, as there are no rows,"
+            raise ValueError(
+                f"{name}: padding_idx must be {allowed} for weight with shape {shape}, "
+                f"but it is {padding_idx}."
+            )
     return padding_idx + rows if padding_idx < 0 else padding_idx
 
 

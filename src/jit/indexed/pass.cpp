@@ -24,7 +24,9 @@ constexpr int64_t kHostVector = 16;
 constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostElements = 8;  // of a vector
-// As many vectors are one, so that a warp has room for a row; of more values only with more words.
+// So many vectors become one at most, if a warp has room for a row then; one of more than
+// kManyValues only where a row has at least kLeastWordsOfMany such words (docs/internals/log.md,
+// "Kernels compiled at run time").
 constexpr int64_t kMostVectors = 3, kManyValues = 16, kLeastWordsOfMany = 4;
 constexpr char kFolded = 'f';  // headers/indexed/operands.h has it beside those of Reduce
 constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
@@ -80,6 +82,7 @@ class Pass {
   }
 
   void run() { device_.is_cuda() ? run_cuda() : run_cpu(); }
+  // Can neighbours in a warp have all words of a row?
   bool can_fold() {
     choose_vector();
     return folding_vector() > 0;
@@ -167,7 +170,8 @@ class Pass {
     return axis.size <= most && fits(axis, axis.size) ? axis.size : vector;
   }
   bool folds() const { return kinds_.find(kFolded) != std::string::npos; }
-  // A vector by which neighbours in a warp have all words of a row, a power of two; 0: none.
+  // The shortest vector with which a row has 1, 2, 4, ..., or 32 words, as neighbours in a warp; 0:
+  // there is none.
   int64_t folding_vector() const {
     const int64_t features = product(kept_);
     for (int64_t vector = vector_; vector <= kMostVectors * vector_; vector += vector_) {
@@ -438,7 +442,8 @@ class Pass {
   int64_t lanes_of_sums() const {
     return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
   }
-  // Neighbours that sum an output for each entry, whose number the code knows; 0: none do.
+  // How many neighbours in a warp sum an output for each entry; 0: none do. The code has it as a
+  // constant.
   int64_t together() const {
     if (device_.is_cpu()) return 0;
     if (folds()) return words_;

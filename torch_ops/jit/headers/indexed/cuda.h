@@ -105,14 +105,14 @@ class LanesOfWarp {
     }
     return value;
   }
-  // Sums each value over `together` neighbours: the lanes, or the words of a row with as many lanes
-  // each, of which those of one number sum what they have. Each sum ends in one of them, where the
-  // entry stays that it is of; elsewhere it becomes -1.
+  // Sums each value over `together` threads of the warp: over the lanes of this worker, or, of all
+  // workers of a row, over the lanes that have the same number. One of these threads has the sum in
+  // the end, and keeps the number of its entry. In the others that number becomes -1.
   template <int together, bool are_lanes, class T, int width, class Number, int count>
   TORCH_OPS_FUNCTION void sum_entries(T (&values)[count][width], Number (&entries)[count]) const {
     const int apart = are_lanes ? 1 : lanes_, all = together * apart;
     const int place = thread_ & (all - 1);
-    uint32_t mask = 1;  // of the first of them
+    uint32_t mask = 1;  // of these threads, counted from the first
 #pragma unroll
     for (int n = 1; n < together; n *= 2) mask |= mask << n * apart;
     mask <<= thread_ - place + (are_lanes ? 0 : lane_);
@@ -122,7 +122,7 @@ class LanesOfWarp {
       const int step = half * apart, kept = (left + 1) / 2;
       const bool is_upper = (place & step) != 0;
 #pragma unroll
-      for (int u = 0; u < kept; ++u) {  // of two values, a lane keeps one and hands on the other
+      for (int u = 0; u < kept; ++u) {  // of two values, a thread keeps one and sends the other
         const int other = u + kept;
         T sent = values[u][0];
         if (other < left) {

@@ -306,7 +306,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
                                              const Entries& entries, Number, int, OfEntries& out) {
     store_sums<O>(plan, lanes, entries, 1, 0, static_cast<OfEntry<O, true>&>(out));
   }
-  // The sum of all becomes the first.
+  // The first value becomes the sum of all.
   template <class O>
   static TORCH_OPS_FUNCTION void sum_vector(typename O::Value* values) {
     for (int step = 1; step < vector; step *= 2) {
@@ -315,7 +315,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
       }
     }
   }
-  // Those whose features neighbours have, one of which writes it.
+  // Neighbours have the features of an entry: they sum them, and one of them writes the sum.
   template <class O, class Plan, class Lanes>
   static TORCH_OPS_FUNCTION void store_sums(const Plan& plan, const Lanes& lanes,
                                             const Entries& entries, int64_t size, Number word,

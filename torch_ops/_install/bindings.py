@@ -23,13 +23,17 @@ from pathlib import Path
 LIBSTDCXX = "libstdc++.so.6"
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 
+# -O1 with the inlining of -O2 compiles in three quarters of the time of -O2. Calls cost the host
+# at most 1 % more. Clang does not know two of the flags, and would warn of them.
 # -g0: no debug information of all of torch's headers.
 # -fopenmp: at::parallel_for is a header, and serial without it.
 # -fno-trapping-math: nothing reads the flags of floating-point exceptions, and to keep them GCC
 # vectorises no loop that chooses between two results. Changes no result.
 # AT_PER_OPERATOR_HEADERS: no header of torch's includes all of its operators.
 FLAGS = (
-    *("-O2", "-g0", "-Wall", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden"),
+    *("-O1", "-finline-functions", "-finline-small-functions", "-findirect-inlining"),
+    *("-fpartial-inlining", "-Wno-ignored-optimization-argument"),
+    *("-g0", "-Wall", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden"),
     *("-fopenmp", "-fno-trapping-math", "-DAT_PER_OPERATOR_HEADERS"),
 )
 

@@ -325,7 +325,7 @@ def _run_host_compiler(what: str, source: Source, command: Sequence[str]) -> Art
         with open(text, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(source.text)
         run = subprocess.run(
-            [*command, *shared_libstdcxx(), "-x", "c++", text, "-o", library],
+            [*command, "-x", "c++", text, *shared_libstdcxx(), "-o", library],
             capture_output=True,
             text=True,
             errors="replace",

@@ -49,7 +49,8 @@ SAMPLE = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch", nargs="+", choices=supported.TORCH, default=supported.TORCH)
+    versions = supported.torches(setup_c_library.bindings.python_version())
+    parser.add_argument("--torch", nargs="+", choices=versions, default=versions)
     parser.add_argument("--sample", action="store_true", help="a few files of tests")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--table", type=Path, help="write the results so far as a page of Markdown")

@@ -39,7 +39,8 @@ OWN = "libtorch_ops_c.so*"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch", nargs="+", choices=supported.TORCH, default=supported.TORCH)
+    versions = supported.torches(bindings.python_version())
+    parser.add_argument("--torch", nargs="+", choices=versions, default=versions)
     parser.add_argument("--arch", nargs="+", default=supported.ARCHS, help="of GPUs")
     parser.add_argument("--torches", type=Path, default=ROOT / "build" / "torches")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")

@@ -40,6 +40,14 @@ def test_versions_are_in_order(versions: tuple[str, ...]) -> None:
     assert all(re.fullmatch(r"\d+\.\d+", version) for version in versions)
 
 
+def test_there_is_a_torch_for_each_python() -> None:
+    assert set(supported.FIRST_TORCH) <= set(supported.PYTHON)
+    for python in supported.PYTHON:
+        first = supported.FIRST_TORCH.get(python, supported.OLDEST_TORCH)
+        assert supported.torches(python)[0] == first
+        assert supported.torches(python)[-1] == supported.TORCH[-1]
+
+
 def test_architectures_are_in_order(setup_py: ModuleType) -> None:
     assert list(supported.ARCHS) == sorted(set(supported.ARCHS), key=setup_py.numbers)
     # Newer GPUs have the PTX of the last; of others it would only take space.
@@ -102,4 +110,7 @@ def test_make_prints_it_for_ci() -> None:
         "python": list(supported.PYTHON),
         "cuda_major": supported.CUDA_MAJOR,
         "archs": list(supported.ARCHS),
+        "exclude": [
+            {"python": "3.15", "torch": torch} for torch in ("2.11", "2.12", "2.13", "2.14")
+        ],
     }

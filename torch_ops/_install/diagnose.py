@@ -367,7 +367,8 @@ def _bindings_lines() -> list[str]:
         if names:
             lines.append(f"others: {', '.join(names)} in {parent}")
     has = {folder.name for folder in folders}
-    missing = [each for each in supported.TORCH if bindings.folder_name(each) not in has]
+    there_are = supported.torches(bindings.python_version())
+    missing = [each for each in there_are if bindings.folder_name(each) not in has]
     if missing:
         lines.append(f"no bindings for torch {', '.join(missing)}")
     return lines

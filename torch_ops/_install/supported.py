@@ -10,8 +10,11 @@ TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
 OLDEST_TORCH = TORCH[0]
 
 # Of Python, oldest first, each with the GIL. pyproject.toml says the same to pip.
-PYTHON = ("3.11", "3.12", "3.13", "3.14")
+PYTHON = ("3.11", "3.12", "3.13", "3.14", "3.15")
 OLDEST_PYTHON = PYTHON[0]
+
+# The first torch that PyPI has for a Python, where that is not the oldest.
+FIRST_TORCH = {"3.15": "2.15"}
 
 # Of CUDA; the kernel library is compiled once for each major version.
 CUDA_MAJOR = "13"
@@ -20,8 +23,21 @@ CUDA_MAJOR = "13"
 # PTX of the last.
 ARCHS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX")
 
+
+def torches(python: str) -> tuple[str, ...]:
+    """The versions of torch that there are for a Python, such as "3.12" or "3.14t"."""
+    return TORCH[TORCH.index(FIRST_TORCH.get(python.rstrip("t"), OLDEST_TORCH)) :]
+
+
 if __name__ == "__main__":  # a line for each, in JSON, as a step of CI has its outputs
     import json
 
     for _name in ("TORCH", "PYTHON", "CUDA_MAJOR", "ARCHS"):
         print(f"{_name.lower()}={json.dumps(globals()[_name])}")
+    _exclude = [
+        {"python": python, "torch": torch}
+        for python in PYTHON
+        for torch in TORCH
+        if torch not in torches(python)
+    ]
+    print(f"exclude={json.dumps(_exclude)}")

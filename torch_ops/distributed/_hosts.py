@@ -7,9 +7,10 @@ host wants, and once for a row that several ranks of the host want.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +44,37 @@ class Hosts:
         return torch.where(rows == size, ranks * length, moved)
 
 
+# What the name of a group that only its members make depends on, apart from the members: how many
+# groups a process has made, as in torch 2.15; or of how many it is a member, as in torch 2.11.
+_NAMED_BY_COUNT = "group_count" in distributed_c10d._hash_ranks_to_str.__code__.co_names
+
+_next_count = 2**40  # more groups than a process makes otherwise
+
 _numbers = itertools.count()
 _of_groups: weakref.WeakKeyDictionary[ProcessGroup, Hosts] = weakref.WeakKeyDictionary()
 # Not by the group of a DTensor's mesh: it may be another one of the same ranks, for DTensor keeps
 # meshes that are equal.
 hosts_of: weakref.WeakValueDictionary[str, Hosts] = weakref.WeakValueDictionary()
+
+
+@contextlib.contextmanager
+def _counted_apart(group: ProcessGroup) -> Iterator[None]:
+    """Two groups that this process makes within it are not counted among its others.
+
+    Processes that are not in ``group`` do not make them, and would find those that all make later
+    under other names. All ranks of ``group`` enter it.
+    """
+    global _next_count
+    if not _NAMED_BY_COUNT:
+        yield
+        return
+    world = distributed_c10d._world
+    count, world.group_count = world.group_count, max(agree(group, _next_count))
+    _next_count = world.group_count + 2
+    try:
+        yield
+    finally:
+        world.group_count = count
 
 
 def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts:
@@ -73,10 +100,9 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     numbers = [in_order.index(rank) for rank in range(len(names))]
     of_all = dist.get_process_group_ranks(group)
     # Where the group has all processes, each of them makes all groups, in the same order. Else only
-    # the members of a group make it, and torch finds them by a name that depends on of how many
-    # groups a process is a member.
+    # the members of a group make it.
     by_all = len(of_all) == dist.get_world_size()
-    if not by_all:
+    if not by_all and not _NAMED_BY_COUNT:
         memberships = agree(group, len(distributed_c10d._world.pg_names))
         if len(set(memberships)) > 1:
             raise ValueError(
@@ -99,7 +125,8 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
                 own = made if group.rank() in ranks else own
         return own
 
-    inside, across = own_of(members.values()), own_of(columns)
+    with contextlib.nullcontext() if by_all else _counted_apart(group):
+        inside, across = own_of(members.values()), own_of(columns)
     name = f"hosts {next(_numbers)}"
     made = Hosts(name, inside, across, torch.tensor([*numbers, 0], device=device))
     _of_groups[group] = hosts_of[name] = made

@@ -43,7 +43,7 @@ std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& ar
     TORCH_CHECK_TYPE(several.size() == outputs, kernel.name,
                      ": the number of tensors in out= must be ", outputs, " (",
                      joined_names(kernel.out), "), but it is ", several.size(), ".");
-    for (const py::handle value : several) add(value);
+    for (const py::handle& value : several) add(value);
   } else if (!out.is_none()) {
     TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs, " tensors (",
                      joined_names(kernel.out), ").");

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_ops.distributed import ShardedTable, _exchange, sharded_table
+from torch_ops.distributed import ShardedTable, _exchange, _hosts, sharded_table
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
 HOSTS = {"blocks": [0, 0, 1, 1], "in turn": [0, 1, 0, 1], "nested": [0, 1, 1, 0], "one": [0] * 4}
@@ -205,11 +205,18 @@ def on_some_ranks() -> str:
     group = dist.new_group([0, 2])
     if rank != 1:
         of_table.check_table(make(group, 5, 3), of_table.indices(5)[:2], group.rank())
-    group, _ = dist.new_group([0, 2]), dist.new_group([1, 2])
-    return ranks.message_of(lambda: make(group, 5, 3)) if rank != 1 else ""
+    again, _ = dist.new_group([0, 2]), dist.new_group([1, 2])
+
+    def use() -> None:
+        of_table.check_table(make(again, 5, 3), of_table.indices(5)[:2], again.rank())
+
+    return ranks.message_of(use) if rank != 1 else ""
 
 
 def test_ranks_of_different_numbers_of_groups() -> None:
     none, *found = sorted(ranks.run(3, on_some_ranks))
     assert none == "" and found[0] == found[1]
-    assert found[0].startswith('ValueError: ShardedTable: route="hierarchical" makes process')
+    if _hosts._NAMED_BY_COUNT:
+        assert found[0] == ""
+    else:
+        assert found[0].startswith('ValueError: ShardedTable: route="hierarchical" makes process')

@@ -43,7 +43,7 @@ TESTS = (
 )
 SAMPLE = (
     *("sigmoid", "gather", "scatter", "jit_autograd", "decompositions", "inductor"),
-    "jit_indexed_cuda_text",
+    *("jit_indexed_cuda_text", "hosts"),
 )
 
 

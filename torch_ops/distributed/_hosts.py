@@ -44,28 +44,31 @@ class Hosts:
         return torch.where(rows == size, ranks * length, moved)
 
 
-# What the name of a group that only its members make depends on, apart from the members: how many
-# groups a process has made, as in torch 2.15; or of how many it is a member, as in torch 2.11.
-_NAMED_BY_COUNT = "group_count" in distributed_c10d._hash_ranks_to_str.__code__.co_names
-
-_next_count = 2**40  # more groups than a process makes otherwise
-
 _numbers = itertools.count()
 _of_groups: weakref.WeakKeyDictionary[ProcessGroup, Hosts] = weakref.WeakKeyDictionary()
 # Not by the group of a DTensor's mesh: it may be another one of the same ranks, for DTensor keeps
 # meshes that are equal.
 hosts_of: weakref.WeakValueDictionary[str, Hosts] = weakref.WeakValueDictionary()
+_next_count = 2**40  # for _counted_apart: no process makes so many groups
+
+
+def named_by_count() -> bool:
+    """Whether torch names a group that only its members make by how many groups they have made.
+
+    torch 2.15 does. torch 2.11 counts the groups that a process is a member of instead.
+    """
+    return "group_count" in distributed_c10d._hash_ranks_to_str.__code__.co_names
 
 
 @contextlib.contextmanager
 def _counted_apart(group: ProcessGroup) -> Iterator[None]:
-    """Two groups that this process makes within it are not counted among its others.
+    """Keeps two groups that this process makes inside out of its count of groups.
 
-    Processes that are not in ``group`` do not make them, and would find those that all make later
-    under other names. All ranks of ``group`` enter it.
+    Processes outside ``group`` do not make them. Otherwise the counts would differ, and so would
+    the names of a group that all processes make later. All ranks of ``group`` enter it.
     """
     global _next_count
-    if not _NAMED_BY_COUNT:
+    if not named_by_count():
         yield
         return
     world = distributed_c10d._world
@@ -81,8 +84,8 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     """Makes those of a group; ``names`` are those of the ranks' hosts. All ranks call it.
 
     Raises:
-        ValueError: Hosts have different numbers of ranks; or ranks are members of different numbers
-            of groups, where the group has not all processes.
+        ValueError: Hosts have different numbers of ranks; or the group does not have all processes,
+            its ranks are members of different numbers of groups, and torch names groups by that.
     """
     if group in _of_groups:
         return _of_groups[group]
@@ -102,7 +105,7 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     # Where the group has all processes, each of them makes all groups, in the same order. Else only
     # the members of a group make it.
     by_all = len(of_all) == dist.get_world_size()
-    if not by_all and not _NAMED_BY_COUNT:
+    if not by_all and not named_by_count():
         memberships = agree(group, len(distributed_c10d._world.pg_names))
         if len(set(memberships)) > 1:
             raise ValueError(

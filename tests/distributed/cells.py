@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     arguments: tuple[str, ...]
     output: str
     gradients: tuple[str, ...]  # of the arguments that have one
-    forward: str  # collectives; "" for none
+    forward: str  # collectives; "" for none; "cpu:" before one of CPUs alone
     backward: str
 
     @classmethod
@@ -283,7 +283,7 @@ CALLS = {
         "var",
         ', `"std"`',
         """P, R -> R | R | all_reduce | all_reduce
-        S(pick), S(pick) -> R | S(pick) | all_gather | all_gather all_reduce reduce_scatter
+        S(pick), S(pick) -> R | S(pick) | all_gather | all_gather all_reduce cpu:reduce_scatter
         """,
         correction=-1,
     ),
@@ -379,7 +379,10 @@ def tables() -> str:
         text.append(f"Axes: {'; '.join(shapes)}.\n")
         text.append(f"| {' | '.join(header)} |\n|{' --- |' * len(header)}")
         for cell in call.cells:
-            collectives = [each.replace(" ", ", ") or "-" for each in (cell.forward, cell.backward)]
+            collectives = [
+                each.replace(" ", ", ").replace("cpu:", "on CPUs also ") or "-"
+                for each in (cell.forward, cell.backward)
+            ]
             row = [*cell.arguments, cell.output, *cell.gradients, *collectives]
             text.append(f"| {' | '.join(row)} |")
         text.append("")

@@ -66,8 +66,11 @@ def _collectives(mode: CommDebugMode) -> set[str]:
     return {re.sub("_into_tensor|_tensor", "", also.get(name, name)) for name in names}
 
 
-def _words(texts: Iterable[str]) -> set[str]:
-    return set(" ".join(texts).split())
+def _named(collectives: Iterable[str]) -> set[str]:
+    """Those that devices of this type need."""
+    here = f"{ranks.device_type}:"
+    words = " ".join(collectives).replace(here, "").split()
+    return {word for word in words if ":" not in word}
 
 
 def _axes_of(cell: cells.Cell) -> set[str]:
@@ -118,7 +121,7 @@ def _run_cell(call: cells.Call, lines: list[cells.Cell], mesh: DeviceMesh) -> li
     # An axis that two dimensions of the mesh share cannot be cut by one of them alone.
     apart = not set.intersection(*(_axes_of(line) for line in lines)) or len(lines) == 1
     if apart:
-        expect("the forward's", _collectives(forward), _words(line.forward for line in lines))
+        expect("the forward's", _collectives(forward), _named(line.forward for line in lines))
     close("the output", output, expected)
 
     inputs = [name for name in tensors if plain[name].requires_grad]
@@ -132,7 +135,7 @@ def _run_cell(call: cells.Call, lines: list[cells.Cell], mesh: DeviceMesh) -> li
         grads = torch.autograd.grad(
             output, [placed[name] for name in inputs], placed_grad, retain_graph=True
         )
-    collectives = _words(line.backward for line in lines)
+    collectives = _named(line.backward for line in lines)
     for i, (name, found) in enumerate(zip(inputs, grads, strict=True)):
         places = tuple(_placement(line.gradients[i], call.axes[name]) for line in lines)
         pending = _pending(found, places)

@@ -399,6 +399,7 @@ def run(options: Namespace) -> int:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "machine": describe_machine(device) | {"ranks": world, "shared": shared},
             "options": {name: str(value) for name, value in vars(options).items()},
+            "stopped": "",
             "left_out": [],
             "cases": results,
         }

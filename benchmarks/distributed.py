@@ -6,10 +6,11 @@
     torchrun --nproc-per-node=4 -m benchmarks.distributed
 
 Groups: gather (forward, without a gradient), train (forward and backward), host (what the host
-needs for a call of few rows: distributed.gather beside gather, and the module beside Embedding). Each result is checked before it is timed; gradients against the sum
-of all ranks' values in float64. Every rank has an index of its own; times are those of the slowest
-rank. One rank is judged beside the ops on one GPU, two ranks by the bars for two H200. Ranks that
-share a GPU, over gloo, are checked and timed, but not judged: there is no link between them.
+needs for a call of few rows: distributed.gather beside gather, and the module beside Embedding).
+Each result is checked before it is timed; gradients against the sum of all ranks' values in
+float64. Every rank has an index of its own; times are those of the slowest rank. One rank is judged
+beside the ops on one GPU, two ranks by the bars for two H200. Ranks that share a GPU, over gloo,
+are checked and timed, but not judged: there is no link between them.
 """
 
 from __future__ import annotations

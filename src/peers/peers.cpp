@@ -1,8 +1,10 @@
 // The bindings of what reads and writes the memory of other ranks. torch_ops/distributed/peers/
 // calls them; they are no ops, since what an address means only the caller knows.
 #include <ATen/Dispatch.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
 #include <pybind11/complex.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -25,6 +27,7 @@ using at::Tensor;
 
 const int64_t* numbers(const Tensor& tensor) { return tensor.const_data_ptr<int64_t>(); }
 int64_t* own_numbers(const Tensor& tensor) { return tensor.mutable_data_ptr<int64_t>(); }
+PeerPads pads_of(const Tensor& pads, int64_t rank) { return {numbers(pads), pads.numel(), rank}; }
 
 // Calls use(on, ...) for kernels on the tensor's device, without the GIL.
 template <class Use>
@@ -67,6 +70,59 @@ struct PeerRows {
   }
 };
 
+// The meetings of a group on CUDA (PeerMeeting).
+class Meetings {
+ public:
+  Meetings(const Tensor& pads, int64_t rank, int64_t milliseconds)
+      : pads_(pads),
+        count_(at::zeros({1}, pads.options())),
+        outcome_(at::full({1}, kAllMet, host_options())),
+        said_(at::zeros({2 * pads.numel() + 1}, host_options())) {
+    meeting_.pads = pads_of(pads_, rank);
+    meeting_.count = own_numbers(count_);
+    meeting_.outcome = own_numbers(outcome_);
+    meeting_.milliseconds = milliseconds;
+    meeting_.said = own_numbers(said_);
+  }
+
+  // Of the last meeting that failed and was not forgotten.
+  int64_t outcome() const { return *static_cast<const volatile int64_t*>(meeting_.outcome); }
+  void forget() { *meeting_.outcome = kAllMet; }
+
+  // With an inbox, said() waits for what the ranks have put at its beginning.
+  void meet(bool failed, const std::optional<Tensor>& inbox) {
+    const pybind11::gil_scoped_release no_gil;
+    meeting_.failed = failed;
+    meeting_.header = inbox ? static_cast<const int64_t*>(inbox->const_data_ptr()) : nullptr;
+    meeting_.number += inbox.has_value();
+    with_kernels<OnCuda>(pads_,
+                         [&]([[maybe_unused]] auto on) { kernels::meet_peers(on, meeting_); });
+  }
+
+  // For each rank, what was at the beginning of the inbox of the last meeting with one.
+  std::vector<std::pair<int64_t, int64_t>> said() const {
+    const pybind11::gil_scoped_release no_gil;
+    const int64_t ranks = meeting_.pads.ranks;
+    const int64_t* const said = meeting_.said;
+    with_kernels<OnCuda>(pads_, [&]([[maybe_unused]] auto on) {
+      kernels::await_said(on, said + 2 * ranks, meeting_.number);
+    });
+    std::vector<std::pair<int64_t, int64_t>> pairs;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      pairs.emplace_back(said[2 * rank], said[2 * rank + 1]);
+    }
+    return pairs;
+  }
+
+ private:
+  static at::TensorOptions host_options() {
+    return at::TensorOptions(at::kLong).pinned_memory(true);
+  }
+
+  Tensor pads_, count_, outcome_, said_;
+  PeerMeeting meeting_{};
+};
+
 // A table as this rank reads it, and what it knows of writes to it.
 class Reader {
  public:
@@ -74,13 +130,13 @@ class Reader {
   bool captured = false;  // a graph has a lookup: nobody here knows when it is replayed
 
   // `part` is this rank's, `parts` where all are. `table` is the number by which Python knows it.
-  // `outcome`: what a meeting on the device leaves (meet_peers); none on the CPU.
-  Reader(Tensor part, Tensor parts, int64_t rows, int64_t table, std::optional<Tensor> outcome)
+  // `meetings`: none on the CPU.
+  Reader(Tensor part, Tensor parts, int64_t rows, int64_t table, std::shared_ptr<Meetings> meetings)
       : part_(std::move(part)),
         parts_(std::move(parts)),
         rows_(rows),
         table_(table),
-        outcome_(std::move(outcome)) {}
+        meetings_(std::move(meetings)) {}
 
   // Names the tensors by which the part is written.
   void watch(const std::vector<Tensor>& weights) {
@@ -102,9 +158,7 @@ class Reader {
     for (size_t n = 0; n < counters_.size(); ++n) {
       if (counters_[n].current_version() != versions_[n]) return false;
     }
-    if (!outcome_) return true;
-    const volatile int64_t* const outcome = outcome_->const_data_ptr<int64_t>();
-    return *outcome == kAllMet && !torch_cuda().is_capturing();
+    return !meetings_ || (meetings_->outcome() == kAllMet && !torch_cuda().is_capturing());
   }
 
   Tensor gather(const Tensor& index, std::string_view mode_name, const pybind11::object& fill,
@@ -172,7 +226,7 @@ class Reader {
  private:
   Tensor part_, parts_;
   int64_t rows_, table_;
-  std::optional<Tensor> outcome_;
+  std::shared_ptr<Meetings> meetings_;
   std::vector<c10::VariableVersion> counters_;
   std::vector<uint32_t> versions_;
 };
@@ -284,8 +338,6 @@ std::tuple<Tensor, Tensor, Tensor> sum_to_peers(const Tensor& values, const Tens
   return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};
 }
 
-PeerPads pads_of(const Tensor& pads, int64_t rank) { return {numbers(pads), pads.numel(), rank}; }
-
 void arrive(const Tensor& pads, int64_t rank, int64_t meeting, bool failed) {
   kernels::arrive(OnCpu{torch_program()}, pads_of(pads, rank), meeting, failed);
 }
@@ -297,16 +349,6 @@ int64_t await_peers(const Tensor& pads, int64_t rank, int64_t meeting, bool with
                               milliseconds);
 }
 
-// `meeting` is a number on the device, `outcome` one in pinned memory.
-void meet(const Tensor& pads, int64_t rank, const Tensor& meeting, bool failed,
-          int64_t milliseconds, const Tensor& outcome) {
-  const pybind11::gil_scoped_release no_gil;
-  with_kernels<OnCuda>(pads, [&]([[maybe_unused]] auto on) {
-    kernels::meet_peers(on, pads_of(pads, rank), meeting.mutable_data_ptr<int64_t>(), failed,
-                        milliseconds, outcome.mutable_data_ptr<int64_t>());
-  });
-}
-
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -314,8 +356,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   autograd::name_nodes_in_python();
   m.attr("ALL_MET") = kAllMet;
   m.attr("HAS_ERROR") = kHasError;
+  pybind11::class_<Meetings, std::shared_ptr<Meetings>>(m, "Meetings")
+      .def(pybind11::init<const Tensor&, int64_t, int64_t>())
+      .def_property_readonly("outcome", &Meetings::outcome)
+      .def("forget", &Meetings::forget)
+      .def("meet", &Meetings::meet)
+      .def("said", &Meetings::said);
   pybind11::class_<Reader>(m, "Reader")
-      .def(pybind11::init<Tensor, Tensor, int64_t, int64_t, std::optional<Tensor>>())
+      .def(pybind11::init<Tensor, Tensor, int64_t, int64_t, std::shared_ptr<Meetings>>())
       .def_readwrite("written", &Reader::written)
       .def_readwrite("captured", &Reader::captured)
       .def("watch", &Reader::watch)
@@ -331,7 +379,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("add_to", &Round::add_to);
   m.def("arrive", &arrive);
   m.def("await_peers", &await_peers);
-  m.def("meet", &meet);
 }
 
 }  // namespace torch_ops

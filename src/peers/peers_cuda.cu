@@ -1,6 +1,7 @@
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <algorithm>
+#include <chrono>
 #include <cub/device/device_scan.cuh>
 #include <optional>
 
@@ -144,14 +145,25 @@ TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 template void add_from_peers<Float16>(OnCuda, const PeerSums&, int64_t, bool, float*);
 template void add_from_peers<BFloat16>(OnCuda, const PeerSums&, int64_t, bool, float*);
 
-void meet_peers(OnCuda on, const PeerPads& pads, int64_t* meeting, bool failed,
-                int64_t milliseconds, int64_t* outcome) {
+void meet_peers(OnCuda on, const PeerMeeting& meeting) {
   const HostScope scope(on.program);
-  constexpr int64_t kNanoseconds = 1'000'000;  // of a millisecond
   const auto threads =
-      static_cast<unsigned>(std::min<int64_t>(ceil_div(pads.ranks, 32) * 32, 1024));
-  TORCH_OPS_LAUNCH(meet_peers_kernel, 1, threads, 0, pads, meeting, failed,
-                   milliseconds * kNanoseconds, outcome);
+      static_cast<unsigned>(std::min<int64_t>(ceil_div(meeting.pads.ranks, 32) * 32, 1024));
+  TORCH_OPS_LAUNCH(meet_peers_kernel, 1, threads, 0, meeting);
+}
+
+void await_said(OnCuda on, const int64_t* said, int64_t number) {
+  using std::chrono::steady_clock;
+  const HostScope scope(on.program);
+  constexpr std::chrono::milliseconds kBetweenQueries(100);
+  auto next_query = steady_clock::now() + kBetweenQueries;
+  // Without an event, which the host would have to record.
+  while (__atomic_load_n(said, __ATOMIC_ACQUIRE) != number) {
+    if (steady_clock::now() < next_query) continue;
+    const cudaError_t state = cudaStreamQuery(current_stream());
+    if (state != cudaErrorNotReady) TORCH_OPS_CUDA_CALL(state);
+    next_query += kBetweenQueries;
+  }
 }
 
 }  // namespace torch_ops::kernels

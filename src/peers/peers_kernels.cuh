@@ -312,12 +312,14 @@ __global__ void __launch_bounds__(kPeerThreads)
 // ---- Meetings ----------------------------------------------------------------------------------
 
 // One block. Thread r speaks to rank r, and waits for it.
-__global__ void meet_peers_kernel(PeerPads pads, int64_t* last_meeting, bool failed,
-                                  int64_t nanoseconds, int64_t* outcome) {
+__global__ void meet_peers_kernel(const __grid_constant__ PeerMeeting call) {
   using Atomic = cuda::atomic_ref<int64_t, cuda::thread_scope_system>;
-  const int64_t meeting = *last_meeting + 1;
+  constexpr int64_t kNanoseconds = 1'000'000;  // of a millisecond
+  const PeerPads& pads = call.pads;
+  const bool failed = call.failed;
+  const int64_t meeting = *call.count + 1;
   __syncthreads();
-  if (threadIdx.x == 0) *last_meeting = meeting;
+  if (threadIdx.x == 0) *call.count = meeting;
   const auto now = [] {
     int64_t time;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
@@ -327,7 +329,7 @@ __global__ void meet_peers_kernel(PeerPads pads, int64_t* last_meeting, bool fai
   const int64_t row = 1 + meeting % 2;
   for (int64_t rank = threadIdx.x; rank < pads.ranks; rank += blockDim.x) {
     auto* const theirs = reinterpret_cast<int64_t*>(pads.pads[rank]);
-    const int64_t end = now() + nanoseconds;
+    const int64_t end = now() + call.milliseconds * kNanoseconds;
     const auto await = [&](int64_t number) {
       while (Atomic(own[rank]).load(cuda::memory_order_acquire) < number) {
         if (now() >= end) return false;
@@ -346,8 +348,17 @@ __global__ void meet_peers_kernel(PeerPads pads, int64_t* last_meeting, bool fai
         !failed && there &&
         Atomic(own[row * pads.ranks + rank]).load(cuda::memory_order_relaxed) == meeting;
     if (!there || with_error) {
-      Atomic(*outcome).store(there ? rank : kAllMet - 1 - rank, cuda::memory_order_release);
+      Atomic(*call.outcome).store(there ? rank : kAllMet - 1 - rank, cuda::memory_order_release);
     }
+  }
+  if (call.header == nullptr) return;
+  __syncthreads();
+  for (int64_t n = threadIdx.x; n < 2 * pads.ranks; n += blockDim.x) {
+    call.said[n] = *static_cast<const volatile int64_t*>(call.header + n);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    Atomic(call.said[2 * pads.ranks]).store(call.number, cuda::memory_order_release);
   }
 }
 

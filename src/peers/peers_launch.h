@@ -72,6 +72,23 @@ struct PeerPads {
   int64_t rank;
 };
 
+// A meeting on the device, which counts meetings in `*count`. What await_peers() returns is written
+// to `*outcome` if it is not kAllMet; a rank that has not come within the time is not waited for
+// any longer. One that comes with an error does not wait.
+//
+// With a header, that of an inbox, the host can wait for what the ranks have put there: it is
+// copied to `said`, and then said[2 * ranks] becomes `number`.
+struct PeerMeeting {
+  PeerPads pads;
+  int64_t* count;
+  int64_t* outcome;  // memory of the host, as `said` is
+  int64_t milliseconds;
+  bool failed;
+  const int64_t* header;  // [2 * ranks], or null
+  int64_t* said;          // [2 * ranks + 1]
+  int64_t number;
+};
+
 constexpr int64_t kNarrowRow = int64_t{1} << 62;
 
 constexpr int64_t kAllMet = -1;
@@ -115,11 +132,9 @@ template <class Narrow, class Value>
 TORCH_OPS_KERNELS_API void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto,
                                           Value* own);
 
-// Both steps of a meeting, on the device: it counts meetings in `*meeting`. What await_peers()
-// returns is written to `*outcome`, memory of the host, if it is not kAllMet; a rank that has not
-// come within the time is not waited for any longer. One that comes with an error does not wait.
-TORCH_OPS_KERNELS_API void meet_peers(OnCuda on, const PeerPads& pads, int64_t* meeting,
-                                      bool failed, int64_t milliseconds, int64_t* outcome);
+TORCH_OPS_KERNELS_API void meet_peers(OnCuda on, const PeerMeeting& meeting);
+// Waits until `*said` is `number`, or the current stream has an error.
+TORCH_OPS_KERNELS_API void await_said(OnCuda on, const int64_t* said, int64_t number);
 
 }  // namespace kernels
 }  // namespace torch_ops

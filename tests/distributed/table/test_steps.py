@@ -150,12 +150,19 @@ def waits_of_a_gradient(inbox_bytes: int) -> int:
     peers: Any = table._peers
     values, index = torch.ones(40, 2), torch.arange(40)
     peers.sums(values, index, "raise")
-    event, waits = peers._is_there, []
-    peers._is_there = SimpleNamespace(
-        record=event.record, synchronize=lambda: waits.append(event.synchronize())
-    )
+    meetings, waits = peers._meetings.on_device, []
+
+    def said() -> list[tuple[int, int]]:
+        waits.append(1)
+        found: list[tuple[int, int]] = meetings.said()
+        return found
+
+    counting = SimpleNamespace(meet=meetings.meet, said=said, outcome=meetings.outcome)
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as caught:
+    with (
+        mock.patch.object(peers._meetings, "on_device", counting),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:

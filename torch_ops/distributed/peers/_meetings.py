@@ -72,33 +72,31 @@ class Meetings:
         self._rank = group.rank()
         self._memory = allocate(8 * 3 * group.size(), device, group)
         self._timeout = timeout_of(group, device)
-        self._milliseconds = int(self._timeout.total_seconds() * 1000)
         self.tables: weakref.WeakSet[Table] = weakref.WeakSet()
-        self._count = 0
+        self._count = 0  # on CUDA the device counts
         # Who did not come. Then the ranks do not agree on what is next, and nothing more is shared.
         self._lost: int | None = None
-        # On CUDA the device counts, for a graph that is replayed meets again and again.
-        self._cuda = device.type == "cuda"
-        self.outcome: Tensor | None = None  # on CUDA, of the last meeting that failed
-        if self._cuda:
-            self._counter = torch.zeros(1, dtype=torch.int64, device=device)
-            self.outcome = torch.full(
-                (1,), _ext.ALL_MET, dtype=torch.int64, device="cpu", pin_memory=True
-            )
+        milliseconds = int(self._timeout.total_seconds() * 1000)
+        self.on_device: Any = None  # on CUDA, those of the stream
+        if device.type == "cuda":
+            self.on_device = _ext.Meetings(self._memory.addresses, self._rank, milliseconds)
 
     def check(self) -> None:
         """Raises the error of an earlier meeting that the device has come to."""
         if self._lost is not None:
             raise explain(self._lost, self._timeout)
-        if self.outcome is not None and (found := int(self.outcome)) != _ext.ALL_MET:
-            self.outcome.fill_(_ext.ALL_MET)
+        if self.on_device is not None and (found := self.on_device.outcome) != _ext.ALL_MET:
+            self.on_device.forget()
             self.refuse(found)
 
-    def meet(self) -> None:
-        """Waits for the others: on CUDA the stream does."""
+    def meet(self, inbox: Tensor | None = None) -> None:
+        """Waits for the others: on CUDA the stream does.
+
+        ``inbox``: on CUDA, the one of which ``on_device.said()`` is to tell.
+        """
         self.check()
-        if self._cuda:
-            self._meet_on_device(failed=False)
+        if self.on_device is not None:
+            self.on_device.meet(False, inbox)
         else:
             self._count += 1
             _ext.arrive(self._memory.addresses, self._rank, self._count, False)
@@ -109,8 +107,8 @@ class Meetings:
         """Comes to the next meeting with an error, without waiting for it."""
         if self._lost is not None:
             return
-        if self._cuda:
-            self._meet_on_device(failed=True)
+        if self.on_device is not None:
+            self.on_device.meet(True, None)
         else:
             # A mark of the meeting before the last may be looked for until all came to the last.
             self._wait(self._count, False)
@@ -128,16 +126,6 @@ class Meetings:
     def _give_up(self) -> None:
         for table in self.tables:  # so that all ranks meet when they next look rows up
             table.mark_written()
-
-    def _meet_on_device(self, failed: bool) -> None:
-        _ext.meet(
-            self._memory.addresses,
-            self._rank,
-            self._counter,
-            failed,
-            self._milliseconds,
-            self.outcome,
-        )
 
     def _wait(self, meeting: int, with_errors: bool) -> int:
         end = time.monotonic() + self._timeout.total_seconds()

@@ -15,7 +15,7 @@ import importlib
 import itertools
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +63,12 @@ class _Round:
     sent: tuple[Tensor, Tensor, Tensor]  # as _distinct_sums() has it
     memory: Tensor  # of the inbox
     first: int  # of the rows for each rank
-    said: Tensor  # [ranks, 2], on the host
-    is_there: torch.cuda.Event | None
+    said: Callable[[], Any]
 
     @functools.cached_property
-    def header(self) -> list[list[int]]:
+    def header(self) -> Sequence[tuple[int, int]]:
         """What the ranks said; on CUDA the host waits for it. See ``PeerSums`` in C++."""
-        if self.is_there is not None:
-            self.is_there.synchronize()
-        header: list[list[int]] = self.said.tolist()
+        header: Sequence[tuple[int, int]] = self.said()
         return header
 
 
@@ -120,14 +117,11 @@ class PeerTable:
             if has_sums
         ]
         self._cuda = device.type == "cuda"
-        if self._cuda:
-            self._said = torch.empty(
-                self._world, 2, dtype=torch.int64, device="cpu", pin_memory=True
-            )
-            self._is_there = torch.cuda.Event()
         self._turn = 0
         self._all_sent = False  # by the backward pass that runs
-        self._reader = _ext.Reader(self.part, addresses, rows, self.number, self._meetings.outcome)
+        self._reader = _ext.Reader(
+            self.part, addresses, rows, self.number, self._meetings.on_device
+        )
         self._weight: weakref.ref[Tensor] | None = None
         self._meetings.tables.add(self)
 
@@ -258,13 +252,13 @@ class PeerTable:
         first = number * self.capacity
         call = _ext.Round(*sent, addresses, self._rank, self._length, first, *self._room)
         call.put()
+        if self._cuda:
+            is_read = not torch.cuda.is_current_stream_capturing()
+            self._meetings.meet(memory if is_read else None)
+            return _Round(call, sent, memory, first, self._meetings.on_device.said)
         self._meetings.meet()
         said = _view(memory, 0, torch.int64, (self._world, 2))
-        if self._cuda and not torch.cuda.is_current_stream_capturing():
-            # Before what the device does next: the host need not wait for that.
-            said = self._said.copy_(said, non_blocking=True)
-            self._is_there.record()
-        return _Round(call, sent, memory, first, said, self._is_there if self._cuda else None)
+        return _Round(call, sent, memory, first, said.tolist)
 
     def _is_last(self, round: _Round) -> bool:
         """Whether all have sent all that they have. Raises an error of which a rank has told."""

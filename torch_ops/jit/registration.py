@@ -7,6 +7,7 @@ import inspect
 import itertools
 import operator
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,12 +69,13 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         raise ValueError(f'name must have the form "namespace::name", but it is {name!r}.')
 
     def register(kernel: Any) -> Any:
-        if isinstance(kernel, ElementwiseKernel):
-            return _op_of_elementwise(name, kernel)
-        if isinstance(kernel, ReductionKernel):
-            return _op_of_reduction(name, kernel)
-        if inspect.isfunction(kernel):
-            return _op_of_function(name, kernel, mutates_args)
+        with _lock:
+            if isinstance(kernel, ElementwiseKernel):
+                return _op_of_elementwise(name, kernel)
+            if isinstance(kernel, ReductionKernel):
+                return _op_of_reduction(name, kernel)
+            if inspect.isfunction(kernel):
+                return _op_of_function(name, kernel, mutates_args)
         raise TypeError(
             "an op is made of an ElementwiseKernel, a ReductionKernel or a function, not of "
             f"{type(kernel).__name__}. Call an IndexedKernel or a RawKernel in a function with "
@@ -86,6 +88,7 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
 op.__module__ = "torch_ops.jit"
 
 
+_lock = threading.Lock()  # a name that two threads see missing would be registered twice
 # Registered ops stay: graphs that were compiled or exported refer to them.
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}

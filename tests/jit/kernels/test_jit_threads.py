@@ -12,7 +12,7 @@ import torch
 from jit_tools import run_python
 from torch import Tensor
 
-from torch_ops.jit import ElementwiseKernel, ReductionKernel, cache_info
+from torch_ops.jit import ElementwiseKernel, ReductionKernel, cache_info, op, registration
 
 # Says that the kernel runs, and tells whether somebody answers in time.
 MEET = """
@@ -91,6 +91,29 @@ def test_an_error_of_the_compiler_reaches_each_thread() -> None:
     for thread in threads:
         thread.join()
     assert errors == ["CompileError"] * 4
+
+
+def test_many_threads_register_one_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them does, while the others wait."""
+    define = registration._define
+
+    def slowly(*args: Any) -> None:
+        time.sleep(0.01)
+        define(*args)
+
+    monkeypatch.setattr(registration, "_define", slowly)
+    made: list[object] = []
+
+    def work() -> None:
+        kernel = ElementwiseKernel("T x", "T y", "y = x * x - 7", "registered_by_many")
+        made.append(op("mine::registered_by_many")(kernel))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == made[:1] * 4
 
 
 # More launches than a stream's queue holds, after a callback in Python that ends only when it has

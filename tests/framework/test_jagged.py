@@ -255,6 +255,8 @@ def test_tensors_that_are_not_dense_are_refused(device: torch.device) -> None:
     index, rows = torch.tensor([0, 1, 0, 1], device=device), torch.zeros(4, 3, device=device)
     calls: dict[str, Function] = {
         "gather: source": lambda x: torch_ops.gather(x, index),
+        "gather: index": lambda x: torch_ops.gather(rows, torch_ops.plan_cache(x, 4)),
+        "gather_csr: offsets": lambda x: torch_ops.gather_csr(rows, x),
         "scatter_add: values": lambda x: torch_ops.scatter_add(x, index, 2),
         "gather_elements: source": lambda x: torch_ops.gather_elements(x, rows.long(), 0),
         "embedding: weight": lambda x: torch_ops.embedding(index, x),
@@ -269,6 +271,8 @@ def test_tensors_that_are_not_dense_are_refused(device: torch.device) -> None:
     }
     with pytest.raises(TypeError, match=r"^index: a mask must be a dense tensor"):
         torch_ops.index(rows, (rows == 0).to_sparse())
+    with pytest.raises(TypeError, match=r"^softmax: index must be a dense tensor"):
+        torch_ops.softmax(rows, index.to_sparse())
     for convert, (words, devices) in KINDS.items():
         if device.type not in devices:
             continue

@@ -324,6 +324,8 @@ def test_output_size(device: torch.device) -> None:
     offsets = torch.tensor([[0, 1, 2], [0, 1, 4]], device=device)
     output = torch_ops.gather_csr(values, offsets, batch_dims=1)
     assert output.tolist() == [[1, 2, 0, 0], [3, 4, 4, 4]]
+    with pytest.raises(RuntimeError, match=r"^gather_csr: output_size must be given on meta"):
+        torch_ops.gather_csr(values.to("meta"), offsets.to("meta"), batch_dims=1)
 
 
 ROW_SIZES = [*range(1, 20), *range(31, 35), *range(62, 67), *range(126, 131), 1023, 1024, 1025]

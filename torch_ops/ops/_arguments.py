@@ -221,6 +221,10 @@ def least_size(name: str, role: str, entries: Tensor, beyond: int) -> int:
     is_known = isinstance(entries, Tensor)  # and not one of torch.fx's proxies
     if is_known and (entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES):
         return 0
+    if is_known and entries.layout != torch.strided:
+        return 0
+    if is_known and entries.device.type == "meta":
+        raise RuntimeError(f"{name}: {role} must be given on meta, where entries have no values.")
     if is_known and not is_dynamo_compiling() and _is_mapped(entries):
         raise RuntimeError(
             f"{name}: {role} must be given under torch.vmap, where each sample has its own largest "

@@ -387,6 +387,7 @@ _clock = itertools.count(1)
 def _may_be_seen(index: Tensor) -> bool:
     return not (
         type(index) is not Tensor  # but a fake one, say
+        or index.layout != torch.strided  # which each op refuses
         or is_compiling()
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0

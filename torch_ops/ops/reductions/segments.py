@@ -147,8 +147,10 @@ def gather_csr(
     """
     if output_size is None:
         check_dense("gather_csr", values=values, offsets=offsets)
-        is_scalar = isinstance(offsets, Tensor) and offsets.dim() == 0  # which the op refuses
-        last = offsets if is_scalar else offsets[..., -1:]
+        is_refused = isinstance(offsets, Tensor) and (
+            offsets.dim() == 0 or offsets.layout != torch.strided
+        )
+        last = offsets if is_refused else offsets[..., -1:]
         output_size = least_size("gather_csr", "output_size", last, 0)
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)

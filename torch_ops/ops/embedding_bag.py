@@ -74,8 +74,10 @@ def embedding_bag(
         Under ``torch.vmap``, for "max" on the CPU, with ``sparse`` or with ``scale_grad_by_freq``,
         and on CUDA where bags have more than 4096 entries on average: the rows before they are
         reduced, as :func:`embedding` returns them, and with ``offsets`` 20 bytes per entry of
-        input. The gradient takes as much. For a mean or with ``per_sample_weights`` in 16 bits
-        these rows and the sums are float32. A weight that is not contiguous is copied.
+        input. The gradient takes as much in any case, with ``per_sample_weights`` twice the rows,
+        and three times the rows if those need a gradient too. For a mean or with
+        ``per_sample_weights`` in 16 bits these rows and the sums are float32. A weight that is not
+        contiguous is copied.
 
     Deterministic, but for sums of such long bags, which :func:`scatter` computes. The gradient is
     so where :func:`scatter_add` is, or for "max" on CUDA :func:`scatter_elements_add`.

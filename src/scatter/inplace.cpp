@@ -340,6 +340,9 @@ struct ScatterInplace {
   static Tensor& compose(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                          int64_t batch_dims, std::string_view reduction, bool include_self) {
     const std::string_view reduce = canonical_reduction(kName, reduction, /*five_only=*/true);
+    check_dense(kName, "out", out);
+    check_dense(kName, "values", values);
+    check_dense(kName, "index", index);
     if (reduce == "mean") {
       check_averaged(kName, values);
     } else if (reduce != "sum") {

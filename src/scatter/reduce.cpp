@@ -376,6 +376,8 @@ Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
               std::optional<bool> deterministic, double correction,
               std::optional<at::ScalarType> wanted) {
   const std::string_view reduce = canonical_reduction(kReduceOp, name);
+  check_dense(kReduceOp, "values", given);
+  check_dense(kReduceOp, "index", to.index);
   // Values are converted first; where sums are made in float32 anyway, that needs no copy.
   const at::ScalarType from = given.scalar_type(), dtype = wanted.value_or(from);
   const bool varies = reduce == "var" || reduce == "std";

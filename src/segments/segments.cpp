@@ -433,6 +433,8 @@ struct SegmentReduce {
 
   static Tensor compose(const Tensor& values, const Tensor& offsets, std::string_view reduction,
                         Dim dim, int64_t batch_dims) {
+    check_dense(kReduce, "values", values);
+    check_dense(kReduce, "offsets", offsets);
     const int64_t axis = check_segments(kReduce, values, offsets, dim, batch_dims).dim;
     const std::string_view reduce = canonical_reduction(kReduce, reduction, /*five_only=*/true);
     if (reduce == "sum") {

@@ -33,7 +33,12 @@ int64_t int_of(const Indexed& kernel, const std::string& name, const py::handle&
                    name, " must be an int, but it is ", type_name(value), ".");
   const int64_t number =
       PyLong_AsLongLong(py::int_(py::reinterpret_borrow<py::object>(value)).ptr());
-  if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+  if (number == -1 && PyErr_Occurred()) {
+    const bool is_large = PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (!is_large) throw py::error_already_set();
+    PyErr_Clear();
+    TORCH_CHECK_VALUE(false, kernel.name, ": ", name, " must fit int64.");
+  }
   return number;
 }
 
@@ -124,7 +129,10 @@ class Keywords {
 
   void read_index(size_t k, const py::handle& value) {
     if (THPVariable_Check(value.ptr())) {
-      call.indices[k] = THPVariable_Unpack(value.ptr());
+      const Tensor& index = call.indices[k] = THPVariable_Unpack(value.ptr());
+      TORCH_CHECK_TYPE(index.layout() == at::kStrided && !index.is_nested(), kernel_.name, ": ",
+                       kernel_.indices[k], " must be a strided tensor, but it is ",
+                       index.is_nested() ? "nested" : c10::str(index.layout()), ".");
       return;
     }
     TORCH_CHECK_TYPE(py::isinstance(value, kernel_.gather_plan), kernel_.name, ": ",

@@ -147,8 +147,8 @@ def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, 
     - a ReLU or LeakyReLU that an ``nn.Sequential`` shows to stand before an ``nn.Linear``: the
       Linear keeps its input in any case, so that a mask comes on top (:func:`relu`, Memory).
 
-    Code that asks for the exact class of a layer, such as torch's quantizers, captum's DeepLift and
-    opacus, does not know ours; and torch.fx names the nodes of its graph otherwise.
+    Code that asks for the exact class of a layer, such as torch's quantizers, captum's DeepLift,
+    opacus and BackPACK, does not know ours; and torch.fx names the nodes of its graph otherwise.
     ``layer.__class__ = torch.nn.ReLU`` turns a layer back.
 
     Args:

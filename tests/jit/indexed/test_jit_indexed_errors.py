@@ -112,6 +112,12 @@ def test_arguments(device: torch.device) -> None:
         (lambda: KERNEL(x, y, w, **both, sizes=3), TypeError, "sizes must be a dict"),
         (lambda: KERNEL(x, y, w, **both, sizes={"to": 3}), ValueError, "sizes names to"),
         (lambda: KERNEL(x, y, w, **both, sizes={"dst": 2.5}), TypeError, "must be an int"),
+        (lambda: KERNEL(x, y, w, **both, sizes={"dst": 2**63}), ValueError, "must fit int64"),
+        (
+            lambda: KERNEL(x, y, w, src=src.to_sparse(), dst=dst),
+            TypeError,
+            "src must be a strided tensor, but it is Sparse",
+        ),
         (lambda: KERNEL(x, y, w, **both, sizes={"dst": -1}), ValueError, "must not be negative"),
         (
             lambda: KERNEL(x, y, w, **both, sizes={"dst": 9}),

@@ -7,7 +7,6 @@
 #include <ATen/ops/logical_not.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
@@ -209,13 +208,13 @@ struct ScatterBest : Reduction<ScatterBest> {
 Tensor product_of_others(const Tensor& given, const Target& to) {
   const Tensor values = given.to(unrounded(given.scalar_type()));  // or a product may not fit
   const Tensor is_zero = at::eq(values, 0);
-  const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
-  const Tensor counts = is_zero.to(at::kInt);
-  const Tensor other_zeros = to.gather(to.add(counts, to.dim, std::nullopt)) - counts;
-  const Tensor product = to.gather(to.multiply(nonzero));
-  const Tensor others =
-      at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
-  return others.to(given.scalar_type());
+  const auto no_other_is_zero = [&] {
+    const Tensor zeros = is_zero.to(at::kInt);
+    return at::eq(to.gather(to.add(zeros, to.dim, std::nullopt)), zeros);
+  };
+  const Tensor nonzero = at::where(is_zero, 1, values);
+  const Tensor others = to.gather(to.multiply(nonzero)) / nonzero;
+  return at::where(no_other_is_zero(), others, 0).to(given.scalar_type());
 }
 
 struct ScatterProd : Reduction<ScatterProd> {

@@ -6,11 +6,9 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/gather_ops.h"
@@ -413,14 +411,14 @@ struct SegmentProd : Reduction<SegmentProd> {
       return op_of<GatherCsr>().call(rows, offsets, dim, batch_dims, values.sym_size(dim));
     };
     const Tensor is_zero = at::eq(values, 0);
-    const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
-    const Tensor zeros = is_zero.to(at::kInt);
-    const Tensor other_zeros =
-        back(op_of<SegmentSum>().call(zeros, offsets, dim, batch_dims, false)) - zeros;
-    const Tensor product = back(op_of<SegmentProd>().call(nonzero, offsets, dim, batch_dims));
+    const auto no_other_is_zero = [&] {
+      const Tensor zeros = is_zero.to(at::kInt);
+      return at::eq(back(op_of<SegmentSum>().call(zeros, offsets, dim, batch_dims, false)), zeros);
+    };
+    const Tensor nonzero = at::where(is_zero, 1, values);
     const Tensor others =
-        at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
-    return others.to(given.scalar_type());
+        back(op_of<SegmentProd>().call(nonzero, offsets, dim, batch_dims)) / nonzero;
+    return at::where(no_other_is_zero(), others, 0).to(given.scalar_type());
   }
 };
 

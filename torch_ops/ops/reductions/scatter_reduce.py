@@ -155,7 +155,7 @@ def scatter(
         largest or smallest of 2^24 values or more in rows of 32 or more: 16 bytes per entry (32
         from 2^31 entries or rows on), a bit per row of the result, and up to 1/8 of the values'
         size. On the CPU ``prod``: 32 bits per element of the result, or 64 for 64-bit types.
-        The gradient of ``prod`` uses about eight times the size of the values, in float32 for
+        The gradient of ``prod`` uses about five times the size of the values, in float32 for
         16-bit floats.
 
         With a plan, ``sum`` and ``mean`` save as much as :func:`scatter_add`. On CUDA ``amax`` and

@@ -64,7 +64,7 @@ def segment_reduce(
         The result. Values that are not contiguous are copied. On CUDA up to 1/16 of the values'
         size for parts of segments, 1/8 for 16-bit floats. For a gradient of ``sum`` and ``mean``
         the offsets are saved; for that of the others the values too.
-        The gradient of ``prod`` uses about eight times the size of the values, in float32 for
+        The gradient of ``prod`` uses about five times the size of the values, in float32 for
         16-bit floats.
 
     Deterministic: the same bits on every run, on the CPU with any number of threads.

@@ -88,7 +88,9 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
 op.__module__ = "torch_ops.jit"
 
 
-_lock = threading.Lock()  # a name that two threads see missing would be registered twice
+# A name that two threads see missing would be registered twice. Reentrant: torch evaluates the
+# annotations of a function, which is code of the user's.
+_lock = threading.RLock()
 # Registered ops stay: graphs that were compiled or exported refer to them.
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}

@@ -219,9 +219,11 @@ def least_size(name: str, role: str, entries: Tensor, beyond: int) -> int:
         beyond: See above.
     """
     is_known = isinstance(entries, Tensor)  # and not one of torch.fx's proxies
-    if is_known and (entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES):
-        return 0
-    if is_known and entries.layout != torch.strided:
+    if is_known and (
+        entries.layout != torch.strided
+        or entries.numel() == 0
+        or entries.dtype not in _INDEX_DTYPES
+    ):
         return 0
     if is_known and entries.device.type == "meta":
         raise RuntimeError(f"{name}: {role} must be given on meta, where entries have no values.")

@@ -34,10 +34,10 @@ int64_t int_of(const Indexed& kernel, const std::string& name, const py::handle&
   const int64_t number =
       PyLong_AsLongLong(py::int_(py::reinterpret_borrow<py::object>(value)).ptr());
   if (number == -1 && PyErr_Occurred()) {
-    const bool is_large = PyErr_ExceptionMatches(PyExc_OverflowError);
-    if (!is_large) throw py::error_already_set();
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
     PyErr_Clear();
-    TORCH_CHECK_VALUE(false, kernel.name, ": ", name, " must fit int64.");
+    TORCH_CHECK_VALUE(false, kernel.name, ": ", name, " must fit int64, but it is ",
+                      py::str(value).cast<std::string>(), ".");
   }
   return number;
 }

@@ -63,7 +63,7 @@ class _Round:
     sent: tuple[Tensor, Tensor, Tensor]  # as _distinct_sums() has it
     memory: Tensor  # of the inbox
     first: int  # of the rows for each rank
-    said: Callable[[], Any]
+    said: Callable[[], Any]  # before the next round is sent
 
     @functools.cached_property
     def header(self) -> Sequence[tuple[int, int]]:
